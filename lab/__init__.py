@@ -1,0 +1,1 @@
+"""The workbench: runs kernels against their oracles and keeps the record."""

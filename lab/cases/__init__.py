@@ -1,0 +1,1 @@
+"""One module per kernel family: the inputs it is tried on."""

@@ -1,0 +1,1 @@
+"""Turns two arrays into metrics, patterns and a verdict."""

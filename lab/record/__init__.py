@@ -1,0 +1,1 @@
+"""The store of results and the environment they were made in."""

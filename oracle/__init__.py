@@ -1,0 +1,1 @@
+"""Float64 NumPy twins: the specification of every kernel. Imports NumPy only."""
