@@ -1,0 +1,184 @@
+"""The CUDA backend as a `Device`: CuPy arrays, cubins through `RawModule(path=...)`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+
+from dsv4.errors import DeviceError, LaunchError
+from dsv4.runtime.blas import Blas
+from dsv4.runtime.device import Graph
+from dsv4.runtime.nvrtc import Cubin, compile_cubin
+from dsv4.runtime.sources import cuda_root
+from dsv4.spec import Format, Geometry, KernelSpec
+
+# Architecture-specific targets that NVRTC knows; others are compiled for their plain name.
+_FEATURE_TARGETS = {"90": "sm_90a", "100": "sm_100a", "120": "sm_120a"}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraph:
+    """A captured CUDA graph."""
+
+    graph: Any
+    stream: Any
+
+    def replay(self) -> None:
+        """Launch the graph on the stream it was captured on, and make the current one wait."""
+        current = cupy.cuda.get_current_stream()
+        self.stream.wait_event(current.record())
+        self.graph.launch(self.stream)
+        current.wait_event(self.stream.record())
+
+
+@dataclass
+class _Capture:
+    """Filled in when the capture ends, so that `with ... as graph` can hand it out early."""
+
+    graph: CudaGraph | None = None
+
+    def replay(self) -> None:
+        """Replay the captured graph. Errors: DeviceError while the capture is still open."""
+        if self.graph is None:
+            raise DeviceError("the capture has not ended; leave its `with` before replaying")
+        self.graph.replay()
+
+
+class CudaDevice:
+    """Runs kernels on one GPU, on CuPy's current stream."""
+
+    backend = "cuda"
+    xp = cupy
+
+    def __init__(self, index: int = 0) -> None:
+        """Errors: DeviceError when there is no such device."""
+        count = cupy.cuda.runtime.getDeviceCount()
+        if not 0 <= index < count:
+            raise DeviceError(f"device {index} was asked for; this machine has {count}")
+        self.index = index
+        self._device = cupy.cuda.Device(index)
+        capability = self._device.compute_capability
+        self.arch = _FEATURE_TARGETS.get(capability, f"sm_{capability}")
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        self.name = properties["name"].decode()
+        self._blas = Blas(index)
+
+    def empty(self, shape: Sequence[int], fmt: Format) -> Any:
+        """An uninitialised array of that format's storage type."""
+        with self._device:
+            return cupy.empty(tuple(shape), dtype=fmt.storage)
+
+    def to_device(self, array: np.ndarray) -> Any:
+        """A copy of a NumPy array on this GPU."""
+        with self._device:
+            return cupy.asarray(np.ascontiguousarray(array))
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """A copy on the host; waits for the current stream."""
+        with self._device:
+            return np.asarray(cupy.asnumpy(array))
+
+    def address(self, array: Any) -> int:
+        """The device address of the first element."""
+        return int(array.data.ptr)
+
+    def build(self, spec: KernelSpec, constants: Mapping[str, int]) -> Cubin:
+        """The cubin of this kernel's source for this GPU."""
+        source = cuda_root() / f"{spec.family}.cu"
+        return compile_cubin(source, defines=constants, arch=self.arch)
+
+    def bind(
+        self,
+        spec: KernelSpec,
+        constants: Mapping[str, int],
+        geometry: Geometry,
+        values: Sequence[Any],
+    ) -> Callable[[], None]:
+        """Build or fetch the module and return a call that launches it on the current stream."""
+        function = _function(self.index, spec.symbol, str(self.build(spec, constants).path))
+        if geometry.shared_bytes > function.max_dynamic_shared_size_bytes:
+            limit = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+            if geometry.shared_bytes + function.shared_size_bytes > limit:
+                raise LaunchError(
+                    f"{spec.name}: asks {geometry.shared_bytes} bytes of dynamic shared memory"
+                    f" beside {function.shared_size_bytes} static; {self.name} has {limit} a"
+                    f" block\n  declared in {spec.declared_at}\n  use a smaller tile"
+                )
+            function.max_dynamic_shared_size_bytes = geometry.shared_bytes
+        grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
+        arguments = tuple(values)
+
+        def run() -> None:
+            with self._device:
+                function(grid, block, arguments, shared_mem=shared)
+
+        return run
+
+    def synchronize(self) -> None:
+        """Wait for the device. Errors: LaunchError when a kernel failed."""
+        try:
+            self._device.synchronize()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise LaunchError(
+                f"a kernel failed on {self.name}: {error}\n"
+                "  the context is lost; find the access with compute-sanitizer, or run"
+                " kernel-diff --backend host --mode check"
+            ) from None
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[Any]:
+        """A new stream, current inside the `with`; waits for it at the end."""
+        with self._device, cupy.cuda.Stream(non_blocking=True) as stream:
+            yield stream
+            stream.synchronize()
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[Graph]:
+        """Capture launches inside the `with` into a CUDA graph."""
+        held = _Capture()
+        with self._device:
+            stream = cupy.cuda.Stream(non_blocking=True)
+            with stream:
+                stream.begin_capture()
+                try:
+                    yield held
+                except BaseException:
+                    # Close the capture, or the stream stays unusable; the cause goes on.
+                    with contextlib.suppress(Exception):
+                        stream.end_capture()
+                    raise
+                held.graph = CudaGraph(stream.end_capture(), stream)
+
+    def gemm_bf16(self, w: Any, x: Any, out: Any) -> None:
+        """out[m, n] = x[m, k] w[n, k]^T through cuBLAS, bf16 in, f32 accumulation and result."""
+        with self._device:
+            self._blas.gemm_bf16(w, x, out)
+
+    def time_s(self, work: Callable[[], None], repeats: int) -> list[float]:
+        """Seconds of each repeat between two device events on the current stream."""
+        with self._device:
+            pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(repeats)]
+            for begin, end in pairs:
+                begin.record()
+                work()
+                end.record()
+            self.synchronize()
+            return [1e-3 * cupy.cuda.get_elapsed_time(b, e) for b, e in pairs]
+
+
+@functools.lru_cache(maxsize=None)
+def cuda_device(index: int) -> CudaDevice:
+    """The device object of that GPU, made once."""
+    return CudaDevice(index)
+
+
+@functools.lru_cache(maxsize=None)
+def _function(index: int, symbol: str, cubin_path: str) -> Any:
+    with cupy.cuda.Device(index):
+        return cupy.RawModule(path=cubin_path).get_function(symbol)

@@ -1,0 +1,164 @@
+"""NVRTC to cubin, with a cache that knows the included headers. Needs CuPy but no GPU.
+
+CuPy's own `RawModule(code=...)` appends flush-to-zero and does not see edited headers; here the
+options are ours and the cache key covers the source, everything it includes, options, architecture
+and compiler version.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4.errors import CompileError, DeviceError
+from dsv4.runtime.sources import cuda_root, digest, include_closure
+
+# No contraction, no flush-to-zero, accurate division and square root: the same bits as the CPU.
+_OPTIONS = (
+    "--std=c++17",
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--generate-line-info",
+    "--extra-device-vectorization",
+    "--ptxas-options=-v",
+)
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel of a cubin uses on the device."""
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """One compiled source: where the binary lies and what the assembler said."""
+
+    path: Path
+    digest: str
+    arch: str
+    log: str
+    cached: bool
+
+    def resources(self) -> dict[str, Resources]:
+        """Registers, shared memory and spills by symbol."""
+        return _parse_resources(self.log)
+
+    def warnings(self) -> list[str]:
+        """Compiler warnings, one line each."""
+        return [line.strip() for line in self.log.splitlines() if "warning" in line.lower()]
+
+
+def cache_root() -> Path:
+    """Where compiled kernels are kept: `DSV4_CACHE`, or `~/.cache/dsv4-lab`."""
+    return Path(os.environ.get("DSV4_CACHE", Path.home() / ".cache" / "dsv4-lab"))
+
+
+@functools.lru_cache(maxsize=1)
+def _nvrtc() -> Any:
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except Exception as error:  # ImportError, or CuPy's error for a missing library
+        raise DeviceError(
+            f"compiling for CUDA needs CuPy and NVRTC, and they cannot be loaded ({error})\n"
+            "  install the extra for your machine: pip install 'dsv4-lab[compile]' without a GPU,"
+            " [cuda12] or [cuda13] with one; see: dsv4-lab doctor"
+        ) from None
+    return nvrtc
+
+
+def nvrtc_version() -> str:
+    """The NVRTC version, such as "12.9". Errors: DeviceError when it is missing."""
+    major, minor = _nvrtc().getVersion()
+    return f"{major}.{minor}"
+
+
+def compile_cubin(source: Path, *, defines: Mapping[str, int | float | str], arch: str) -> Cubin:
+    """The cubin of a `.cu` for one architecture, from the cache or freshly built.
+
+    Errors: CompileError with the compiler's own lines; DeviceError when NVRTC is missing.
+    """
+    nvrtc = _nvrtc()
+    options = [
+        *_OPTIONS,
+        f"--gpu-architecture={arch}",
+        f"--include-path={cuda_root()}",
+        *(f"-D{name}={value}" for name, value in sorted(defines.items())),
+    ]
+    # The include path differs between machines and changes nothing that the digest does not see.
+    named = [o for o in options if not o.startswith("--include-path")]
+    key = digest(include_closure(source), "\n".join([*named, nvrtc_version()]))
+    folder = cache_root() / "cubin"
+    path = folder / f"{source.stem}-{arch}-{key[:32]}.cubin"
+    log_path = path.with_suffix(".log")
+    if path.exists() and log_path.exists():
+        return Cubin(path, _sha256(path.read_bytes()), arch, log_path.read_text(), True)
+    program = nvrtc.createProgram(source.read_text(), str(source), [], [])
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except Exception as error:
+            log = nvrtc.getProgramLog(program)
+            raise _failure(source, arch, defines, log or str(error)) from None
+        binary, log = nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_atomically(log_path, log.encode())
+    _write_atomically(path, binary)
+    return Cubin(path, _sha256(binary), arch, log, False)
+
+
+def _failure(
+    source: Path, arch: str, defines: Mapping[str, int | float | str], log: str
+) -> CompileError:
+    errors = [line for line in log.splitlines() if "error" in line] or log.splitlines()
+    shown = "\n".join(f"  {line}" for line in errors[:8])
+    settings = " ".join(f"-D{k}={v}" for k, v in sorted(defines.items())) or "no build constants"
+    return CompileError(
+        f"{source.name} does not compile for {arch} ({settings})\n{shown}\n"
+        f"  the source is {source}; fix the lines named above"
+    )
+
+
+def _parse_resources(log: str) -> dict[str, Resources]:
+    found: dict[str, Resources] = {}
+    name, spill, stack = "", 0, 0
+    for line in log.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            name, spill, stack = match[1], 0, 0
+        elif match := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
+        ):
+            stack, spill = int(match[1]), int(match[2]) + int(match[3])
+        elif name and (match := re.search(r"Used (\d+) registers", line)):
+            shared = re.search(r"(\d+) bytes smem", line)
+            found[name] = Resources(int(match[1]), int(shared[1]) if shared else 0, stack, spill)
+    return found
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
