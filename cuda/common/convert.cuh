@@ -1,0 +1,96 @@
+// Number formats: decode to float exactly, encode from float with one rounding.
+//
+// Only integer operations and exact float products, so both backends give the same bytes. None of
+// this needs the toolkit's fp8 or bf16 headers.
+#pragma once
+
+#include "common/types.cuh"
+
+// ---------------------------------------------------------------------------- bf16
+
+__device__ __forceinline__ float bf16_to_f32(bf16 bits) {
+    return __uint_as_float((u32)bits << 16);
+}
+
+// Nearest-even; NaN becomes the quiet NaN of the same sign, so that a payload in the low half
+// cannot round to infinity.
+__device__ __forceinline__ bf16 f32_to_bf16(float value) {
+    const u32 bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x0040u);
+    return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// ---------------------------------------------------------------------------- e4m3
+
+// Sign, 4 exponent bits (bias 7), 3 mantissa bits. The magnitude bits moved to a float's exponent
+// and mantissa read as value * 2^-120, subnormals included, so one exact product restores it. The
+// two NaN codes never occur in checked weights; here they decode to NaN like the oracle.
+__device__ __forceinline__ float e4m3_to_f32(u8 code) {
+    const u32 magnitude = code & 0x7fu;
+    const u32 sign = (u32)(code & 0x80u) << 24;
+    if (magnitude == 0x7fu) return __uint_as_float(sign | 0x7fc00000u);
+    return __uint_as_float(sign | (magnitude << 20)) * 0x1p120f;
+}
+
+// Clamps to +-448 first, then nearest-even with subnormals (step 2^-9); keeps the sign of zero.
+// NaN becomes the NaN code of its sign.
+__device__ __forceinline__ u8 f32_to_e4m3(float value) {
+    const u32 bits = __float_as_uint(value);
+    const u8 sign = (u8)((bits >> 24) & 0x80u);
+    const u32 magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | 0x7fu;
+    if (magnitude >= 0x43e00000u) return sign | 0x7eu;  // >= 448
+    if (magnitude < 0x3c800000u) {                      // < 2^-6: subnormal, in steps of 2^-9
+        // Adding 2^14 puts the step 2^-9 at the last mantissa bit: the sum rounds as we need.
+        const float shifted = __uint_as_float(magnitude) + 16384.0f;
+        return sign | (u8)(__float_as_uint(shifted) & 0xfu);
+    }
+    const u32 rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
+    return sign | (u8)((rounded >> 20) - (120u << 3));
+}
+
+// ---------------------------------------------------------------------------- e8m0
+
+// 2^(byte - 127). Byte 0 is 2^-127, a float subnormal; byte 255 is NaN.
+__device__ __forceinline__ float e8m0_to_f32(u8 code) {
+    if (code == 0xffu) return __uint_as_float(0x7fc00000u);
+    return code == 0 ? __uint_as_float(0x00400000u) : __uint_as_float((u32)code << 23);
+}
+
+// ---------------------------------------------------------------------------- e2m1
+
+// Codes 0..7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the sign, so code 8 is -0. The same trick as
+// e4m3: two exponent bits (bias 1) and one mantissa bit moved into place are value * 2^-126.
+__device__ __forceinline__ float e2m1_to_f32(u32 code) {
+    const u32 sign = (code & 8u) << 28;
+    return __uint_as_float(sign | ((code & 7u) << 22)) * 0x1p126f;
+}
+
+// Nearest value of the grid, ties to the even code, clamped to +-6. The sign follows value < 0, so
+// a tiny negative becomes -0 and an input of -0 becomes +0.
+__device__ __forceinline__ u32 f32_to_e2m1(float value) {
+    const float v = fabsf(value);
+    u32 code = 0;
+    code += v > 0.25f;
+    code += v >= 0.75f;
+    code += v > 1.25f;
+    code += v >= 1.75f;
+    code += v > 2.5f;
+    code += v >= 3.5f;
+    code += v > 5.0f;
+    return value < 0.0f ? code | 8u : code;
+}
+
+// ---------------------------------------------------------------------------- powers of two
+
+// 2^k as a float, for k in [-149, 127].
+__device__ __forceinline__ float exp2_of(int k) {
+    return k >= -126 ? __uint_as_float((u32)(k + 127) << 23) : __uint_as_float(1u << (k + 149));
+}
+
+// The smallest k with value <= mantissa * 2^k, for a normal positive value and a mantissa in [1, 2)
+// given as its 23 stored bits. Exact: it compares bits and never divides.
+__device__ __forceinline__ int scale_exponent(float value, u32 mantissa_bits) {
+    const u32 bits = __float_as_uint(value);
+    return (int)(bits >> 23) - 127 + ((bits & 0x7fffffu) > mantissa_bits);
+}
