@@ -66,8 +66,9 @@ def wide(low_exponent: int, high_exponent: int) -> Fill:
     """Random signs and magnitudes spread evenly over binades, 2^low to 2^high."""
 
     def make(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        exponent = rng.uniform(low_exponent, high_exponent, shape)
-        return np.exp2(exponent) * rng.choice([-1.0, 1.0], shape)
+        # ldexp is exact everywhere; exp2 of a fraction would differ between machines.
+        exponent = rng.integers(low_exponent, high_exponent, shape)
+        return np.ldexp(rng.uniform(1.0, 2.0, shape), exponent) * rng.choice([-1.0, 1.0], shape)
 
     return values(make)
 
@@ -188,7 +189,7 @@ def ids(below: str, *, repeats: bool = True) -> Fill:
 
 def powers_of_two(low: int, high: int) -> Fill:
     """2^k with k drawn from [low, high]."""
-    return values(lambda rng, shape: np.exp2(rng.integers(low, high + 1, shape).astype(float)))
+    return values(lambda rng, shape: np.ldexp(1.0, rng.integers(low, high + 1, shape)))
 
 
 def literal(content: Sequence[float] | np.ndarray) -> Fill:

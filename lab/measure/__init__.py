@@ -1,0 +1,1 @@
+"""Timing, clocks and roofs."""

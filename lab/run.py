@@ -1,0 +1,400 @@
+"""Runs one case of one kernel and judges it: the heart of kernel-diff.
+
+In order: inputs from the case, the oracle's values, guarded and poisoned arrays on the device, the
+launch, then every proof that does not depend on the oracle (guards, inputs, relaunch, rows that do
+not influence each other), and the comparison of each output with its contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dsv4.axes import is_name
+from dsv4.errors import CompileError, Dsv4Error, SpecError
+from dsv4.runtime.device import Device
+from dsv4.runtime.launch import Launch, bind_shape, prepare
+from dsv4.spec import Contract, KernelSpec
+from lab.arrays import Damage, Guarded
+from lab.cases import Case, array_shape, inputs_of, scalars_of
+from lab.compare.census import POISON_BYTES
+from lab.compare.diff import OutputDiff, compare
+from lab.measure.timing import Timing, copies_for, copy_roof, time_launches
+from lab.oracles import Reference, reference
+from oracle.formats import decode
+
+PASS, FAIL, ERROR = "PASS", "FAIL", "ERROR"
+
+# What launches a prepared call; the tests of the judge replace it to plant faults.
+Launcher = Callable[[Launch, Mapping[str, Guarded]], None]
+
+
+def launch_plainly(launch: Launch, arrays: Mapping[str, Guarded]) -> None:
+    """Run the prepared launch."""
+    launch.run()
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a case is run.
+
+    relaunch: launches in all, each compared with the first byte by byte. time: whether to time it.
+    what_if: contracts to report on beside the declared ones; they never decide.
+    """
+
+    seed: int = 0
+    relaunch: int = 3
+    guard: bool = True
+    poison: bool = True
+    time: bool = True
+    samples: int = 15
+    what_if: Contract | None = None
+    launcher: Launcher = launch_plainly
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """Everything one run of one case found."""
+
+    kernel: str
+    family: str
+    case: str
+    axes: Mapping[str, int]
+    backend: str
+    mode: str
+    arch: str
+    seed: int
+    verdict: str
+    reasons: tuple[str, ...] = ()
+    guards: Mapping[str, Damage] = field(default_factory=dict)
+    inputs_changed: tuple[str, ...] = ()
+    relaunch_identical: bool = True
+    relaunches: int = 0
+    batch_identical: bool | None = None
+    timing: Timing | None = None
+    size_bytes: int = 0
+    flops: int = 0
+    roof: float | None = None
+    outputs: tuple[OutputDiff, ...] = ()
+    what_if: tuple[OutputDiff, ...] = ()
+    input_digest: str = ""
+    output_digest: str = ""
+    error: str = ""
+    error_class: str = ""
+
+    @property
+    def guards_ok(self) -> bool:
+        """Whether every guard byte of every array survived."""
+        return not any(d.any for d in self.guards.values())
+
+    @property
+    def inputs_ok(self) -> bool:
+        """Whether arrays that the kernel only reads kept their bytes."""
+        return not self.inputs_changed
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Counted bytes a second."""
+        return self.size_bytes / self.timing.median_s if self.timing else None
+
+    @property
+    def label(self) -> str:
+        """Case name and axes."""
+        return "-".join([self.case, *(f"{k}={v}" for k, v in self.axes.items())])
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of the `results` list of kernel-diff's document."""
+        bandwidth = self.bandwidth
+        return {
+            "kernel": self.kernel,
+            "family": self.family,
+            "case": self.case,
+            "axes": dict(self.axes),
+            "backend": self.backend,
+            "mode": self.mode,
+            "arch": self.arch,
+            "seed": self.seed,
+            "verdict": self.verdict,
+            "reasons": list(self.reasons),
+            "guards_ok": self.guards_ok,
+            "inputs_ok": self.inputs_ok,
+            "relaunch_identical": self.relaunch_identical,
+            "relaunches": self.relaunches,
+            "batch_identical": self.batch_identical,
+            "time_s": self.timing.median_s if self.timing else None,
+            "time_noise": self.timing.noise if self.timing else None,
+            "time_cold": self.timing.cold if self.timing else None,
+            "time_samples": len(self.timing.samples_s) if self.timing else 0,
+            "bytes": self.size_bytes,
+            "flops": self.flops,
+            "bandwidth_fraction": bandwidth / self.roof if bandwidth and self.roof else None,
+            "input_digest": self.input_digest,
+            "output_digest": self.output_digest,
+            "error": self.error or None,
+            "error_class": self.error_class or None,
+            "outputs": [o.to_json() for o in self.outputs],
+        }
+
+
+def run_case(spec: KernelSpec, case: Case, device: Device, options: RunOptions) -> CaseResult:
+    """Run and judge one case; deliberate errors become a result with verdict ERROR.
+
+    Errors: CompileError passes through, because no case of that kernel can run.
+    """
+    blank = CaseResult(
+        kernel=spec.name,
+        family=spec.family,
+        case=case.name,
+        axes=case.axes,
+        backend=device.backend,
+        mode=getattr(device, "mode", "run"),
+        arch=device.arch,
+        seed=options.seed,
+        verdict=ERROR,
+    )
+    try:
+        return _run(spec, case, device, options, blank)
+    except CompileError:
+        raise
+    except Dsv4Error as error:
+        return replace(blank, error=str(error), error_class=type(error).__name__)
+
+
+def _run(
+    spec: KernelSpec, case: Case, device: Device, options: RunOptions, blank: CaseResult
+) -> CaseResult:
+    inputs = inputs_of(spec, case, options.seed)
+    named = scalars_of(spec, case)
+    bound = {**case.axes, **named}
+    shapes = {a.name: array_shape(a, bound) for a in spec.arrays}
+    shape = bind_shape(spec, shapes, named)
+    expected = reference(spec, inputs, shape)
+    arrays = _allocate(spec, case, device, shapes, options.guard)
+    launch = _prepared(spec, device, arrays, named)
+
+    firsts = _launch_once(spec, device, arrays, inputs, launch, options, POISON_BYTES[0])
+    seconds = firsts
+    identical = True
+    for index in range(1, options.relaunch):
+        seconds = _launch_once(
+            spec, device, arrays, inputs, launch, options, POISON_BYTES[index % 2]
+        )
+        identical &= all(_same(seconds[n], firsts[n]) for n in firsts)
+    damage = {n: a.damage() for n, a in arrays.items()} if options.guard else {}
+    changed = tuple(
+        a.name
+        for a in spec.arrays
+        if a.role == "in" and not _same(arrays[a.name].bits(), inputs[a.name])
+    )
+    outputs = tuple(
+        _judge(spec, name, firsts[name], seconds[name], expected[name], shape, options)
+        for name in firsts
+    )
+    what_if = tuple(
+        _judge(spec, n, firsts[n], seconds[n], expected[n], shape, options, options.what_if)
+        for n in firsts
+        if options.what_if is not None
+    )
+    batch = _batch_identical(spec, case, device, inputs, named, firsts)
+    timing, roof = None, None
+    if options.time and getattr(device, "mode", "run") == "run":
+        size = spec.work(shape).size_bytes
+        timing = _time(spec, case, device, inputs, named, shapes, size, options)
+        roof = copy_roof(device)
+    result = replace(
+        blank,
+        guards=damage,
+        inputs_changed=changed,
+        relaunch_identical=identical,
+        relaunches=options.relaunch,
+        batch_identical=batch,
+        timing=timing,
+        roof=roof,
+        size_bytes=spec.work(shape).size_bytes,
+        flops=spec.work(shape).flops,
+        outputs=outputs,
+        what_if=what_if,
+        input_digest=_digest(inputs, {a.name: a.fmt.name for a in spec.inputs}),
+        output_digest=_digest(firsts, {a.name: a.fmt.name for a in spec.outputs}),
+    )
+    reasons = _reasons(spec, result)
+    return replace(result, verdict=FAIL if reasons else PASS, reasons=reasons)
+
+
+def _reasons(spec: KernelSpec, result: CaseResult) -> tuple[str, ...]:
+    """Why the case fails, one sentence each; empty when it passes."""
+    found = []
+    for output in result.outputs:
+        if output.unwritten:
+            found.append(f"{output.name}: {output.unwritten} elements were never written")
+        if not output.passed:
+            found.append(f"{output.name}: {output.reason}")
+    for name, damage in result.guards.items():
+        places = {"before": damage.before, "after": damage.after, "between rows of": damage.between}
+        found += [f"{n} guard bytes {where} {name} changed" for where, n in places.items() if n]
+    found += [f"input {name} was changed by the kernel" for name in result.inputs_changed]
+    if spec.repeatable and not result.relaunch_identical:
+        found.append(f"{result.relaunches} launches on the same bytes gave different bytes")
+    if result.batch_identical is False:
+        found.append(f"a row alone gives other bytes than in a batch along {spec.batch_invariant}")
+    return tuple(found)
+
+
+def _allocate(
+    spec: KernelSpec,
+    case: Case,
+    device: Device,
+    shapes: Mapping[str, tuple[int, ...]],
+    guard: bool,
+) -> dict[str, Guarded]:
+    unknown = [n for n in case.pad if not spec.arg(n).strided]
+    if unknown:
+        raise SpecError(f"{spec.name} case {case.name}: {', '.join(unknown)} is not strided")
+    return {
+        a.name: Guarded(device, a, shapes[a.name], pad=case.pad.get(a.name, 0), guard=guard)
+        for a in spec.arrays
+    }
+
+
+def _prepared(
+    spec: KernelSpec, device: Device, arrays: Mapping[str, Guarded], named: Mapping[str, Any]
+) -> Launch:
+    return prepare(spec, device=device, **{n: a.array for n, a in arrays.items()}, **named)
+
+
+def _launch_once(
+    spec: KernelSpec,
+    device: Device,
+    arrays: Mapping[str, Guarded],
+    inputs: Mapping[str, np.ndarray],
+    launch: Launch,
+    options: RunOptions,
+    poison: int,
+) -> dict[str, np.ndarray]:
+    """Restore every input, poison the outputs, launch, and return the outputs' bits."""
+    for arg in spec.arrays:
+        if arg.role == "out":
+            if options.poison:
+                arrays[arg.name].poison(poison)
+        else:
+            arrays[arg.name].store(inputs[arg.name])
+    options.launcher(launch, arrays)
+    device.synchronize()
+    return {a.name: arrays[a.name].bits() for a in spec.outputs}
+
+
+def _judge(
+    spec: KernelSpec,
+    name: str,
+    got: np.ndarray,
+    again: np.ndarray,
+    expected: Reference,
+    shape: Mapping[str, Any],
+    options: RunOptions,
+    contract: Contract | None = None,
+) -> OutputDiff:
+    arg = spec.arg(name)
+    return compare(
+        got,
+        expected.value,
+        name=name,
+        fmt=arg.fmt.name,
+        axes=arg.axes,
+        contract=contract or spec.contract[name],
+        magnitude=expected.magnitude,
+        shape=shape,
+        tile=spec.writes.get(name),
+        # An inout array starts with content, so poison says nothing about it.
+        again=again if options.poison and options.relaunch > 1 and arg.role == "out" else None,
+    )
+
+
+def _batch_identical(
+    spec: KernelSpec,
+    case: Case,
+    device: Device,
+    inputs: Mapping[str, np.ndarray],
+    named: Mapping[str, Any],
+    outputs: Mapping[str, np.ndarray],
+) -> bool | None:
+    """Whether rows alone give the bytes they give in the batch; None when nothing is declared."""
+    axis = spec.batch_invariant
+    count = case.axes.get(axis, 1)
+    if not axis or count < 2:
+        return None
+    for index in sorted({0, count // 2, count - 1}):
+        alone = {
+            n: _slice_axis(spec, n, bits, axis, index) for n, bits in inputs.items()
+        }
+        wanted = {n: _slice_axis(spec, n, bits, axis, index) for n, bits in outputs.items()}
+        bound = {**case.axes, axis: 1, **named}
+        arrays = {
+            a.name: Guarded(device, a, array_shape(a, bound), guard=False) for a in spec.arrays
+        }
+        launch = _prepared(spec, device, arrays, named)
+        got = _launch_once(spec, device, arrays, alone, launch, RunOptions(), POISON_BYTES[0])
+        if not all(_same(got[n], wanted[n]) for n in wanted):
+            return False
+    return True
+
+
+def _slice_axis(
+    spec: KernelSpec, name: str, bits: np.ndarray, axis: str, index: int
+) -> np.ndarray:
+    axes = spec.arg(name).axes
+    if any(axis in a and not is_name(a) for a in axes):
+        raise SpecError(
+            f"{spec.name}: {name} [{', '.join(axes)}] cannot be cut along {axis},"
+            " so batch_invariant cannot be shown"
+        )
+    if axis not in axes:
+        return bits
+    return np.ascontiguousarray(np.take(bits, [index], axis=axes.index(axis)))
+
+
+def _time(
+    spec: KernelSpec,
+    case: Case,
+    device: Device,
+    inputs: Mapping[str, np.ndarray],
+    named: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    size_bytes: int,
+    options: RunOptions,
+) -> Timing:
+    """Time on copies of the arrays, so that rotation defeats the cache."""
+    launches = []
+    for _ in range(copies_for(size_bytes, device)):
+        arrays = _allocate(spec, case, device, shapes, guard=False)
+        for name, content in inputs.items():
+            arrays[name].store(content)
+        launches.append(_prepared(spec, device, arrays, named).run)
+    return time_launches(device, launches, size_bytes, samples=options.samples)
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _digest(arrays: Mapping[str, np.ndarray], formats: Mapping[str, str]) -> str:
+    """SHA-256 over the arrays' bytes in name order, with every NaN counted as the same NaN.
+
+    The payload of a NaN differs between machines; its place does not.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        bits = arrays[name]
+        if formats[name] in ("f64", "f32", "f16", "bf16"):
+            bits = np.where(np.isnan(decode(bits, formats[name])), _one_nan(bits.dtype), bits)
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(bits).tobytes())
+    return digest.hexdigest()
+
+
+def _one_nan(dtype: np.dtype) -> np.generic:
+    """All bits set: a NaN in every float format, seen through its storage type."""
+    return np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0]  # type: ignore[no-any-return]
