@@ -61,7 +61,7 @@ FORMATS: dict[str, Format] = {
     for f in (
         Format("f64", np.dtype(np.float64), 64, 52, -1022, float(np.finfo("f8").max), has_inf=True),
         Format("f32", np.dtype(np.float32), 32, 23, -126, float(np.finfo("f4").max), has_inf=True),
-        Format("f16", np.dtype(np.float16), 16, 10, -14, 65504.0, has_inf=True),
+        Format("f16", np.dtype(np.uint16), 16, 10, -14, 65504.0, has_inf=True),
         Format("bf16", np.dtype(np.uint16), 16, 7, -126, 2.0**128 - 2.0**120, has_inf=True),
         Format("e4m3", _U8, 8, 3, -6, 448.0),
         Format("e2m1", _U8, 4, 1, 0, 6.0, has_nan=False),
@@ -77,11 +77,12 @@ def decode(raw: npt.ArrayLike, fmt: str) -> Floats:
     Errors: ValueError when raw is not stored as the format says, or holds e2m1 codes above 15.
     """
     f, bits = _bits(raw, fmt)
-    if f.name in ("f64", "f32", "f16"):
-        with np.errstate(invalid="ignore"):  # a signalling NaN is still just a NaN
+    with np.errstate(invalid="ignore"):  # a signalling NaN is still just a NaN
+        if f.name in ("f64", "f32"):
             return np.asarray(raw).astype(np.float64)
-    if f.name == "bf16":
-        with np.errstate(invalid="ignore"):
+        if f.name == "f16":
+            return bits.view(np.float16).astype(np.float64)
+        if f.name == "bf16":
             return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return np.asarray(_TABLES[f.name][bits])
 
