@@ -1,0 +1,109 @@
+// The state of the one block a library copy is running; shared by scheduler and checker.
+#pragma once
+#include "runtime.h"
+
+namespace host {
+
+constexpr size_t stack_bytes = 128 * 1024;
+constexpr int max_groups = warpSize;
+constexpr int chain_length = 12;
+
+struct Fiber {
+    void* stack_pointer;
+    char* stack;  // lowest byte
+};
+
+struct Thread {
+    uint3 index;
+    Fiber* fiber;  // null: not started yet
+    bool exited;
+    const char* file;  // where it waits, null while it runs
+    int line;
+    const char* wait;  // what it waits for, in words
+};
+
+// Lanes gathering for one collective. Several can be pending in a warp when their masks are apart.
+struct Group {
+    unsigned mask;
+    unsigned arrived;
+    WarpExchange exchange;
+    bool orders_memory;
+};
+
+struct Warp {
+    unsigned existing;  // lanes that this block shape has
+    unsigned exited;
+    int group_count;
+    Group groups[max_groups];
+    void* slots[warpSize];
+};
+
+struct Block {
+    int thread_count, warp_count;
+    int exited_count, arrived_count;
+    BlockExchange exchange;
+    void* slots[max_threads];
+    Thread threads[max_threads];
+    Warp warps[max_warps];
+    int current;  // linear index of the running thread
+};
+
+// A code address chain, innermost first, as offsets into the library; filled in check mode.
+struct Chain {
+    int count;
+    uint64_t offsets[chain_length];
+};
+
+// What Python reads after a launch that failed.
+struct Fault {
+    char kind[32];
+    char text[512];
+    char file[512];  // of the collective, when the fault was met in one
+    int line;
+    unsigned block[3], thread[3];
+    Chain here;   // check mode: the failing access
+    Chain other;  // check mode: the earlier access of a race
+};
+
+// The bytes of one array argument.
+struct Extent {
+    char* first;
+    uint64_t size_bytes;
+    uint32_t item_bytes;
+    uint32_t writable;
+    int32_t argument;
+};
+
+struct Launch {
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;
+    unsigned shuffle;  // random order and poisoned shared memory
+    uint64_t seed;
+    uint64_t* next_block;  // shared by all workers
+    const Extent* extents;
+    uint32_t extent_count;
+};
+
+extern Block block;
+extern const Launch* launch;
+extern Fault* fault;
+
+uint64_t random_number();
+[[noreturn]] void abandon_block();
+
+// Static shared memory of the whole file; both null when there is none.
+struct StaticShared {
+    char *first, *end;
+};
+StaticShared static_shared();
+
+// The checker's side; runtime.cpp calls these only when it is built with DSV4_CHECK.
+void check_launch_begins();
+void check_launch_ends();
+void check_block_begins(unsigned number);
+void check_block_synced();
+void check_warp_synced(int warp, unsigned mask);
+void check_arrives_at_barrier(int thread);
+void check_arrives_at_group(int thread);
+
+}  // namespace host

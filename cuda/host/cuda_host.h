@@ -1,0 +1,35 @@
+// Lets a host C++ compiler read a CUDA kernel file: include this before it.
+//
+// `__global__` and `__shared__` stay as they are here. dsv4/runtime/host_source.py rewrites them in
+// the preprocessed text, because `extern __shared__ T x[]` needs more than a macro can do and
+// because kernels are found by their `__global__`.
+#pragma once
+#define DSV4_HOST 1
+
+// Every system header comes first: some of CUDA's names below are taken by them.
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime.h"
+#include "vectors.h"
+
+#define __device__
+#define __host__
+#define __constant__
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __noinline__ __attribute__((noinline))
+#ifdef DSV4_CHECK
+#define __forceinline__ inline  // a real call keeps the caller's line in the fault
+#else
+#define __forceinline__ inline __attribute__((always_inline))
+#endif
+
+#include "atomics.h"
+#include "collectives.h"
+#include "intrinsics.h"
+#include "launch.h"

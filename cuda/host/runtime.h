@@ -1,0 +1,69 @@
+// What the shim headers, the scheduler and the checker share.
+//
+// One library copy runs one block at a time on one OS thread, so everything here is plain global
+// state: no locks and no thread-local storage. More workers = more copies of the library.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vectors.h"
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+// Shim code that runs on behalf of several CUDA threads must not be instrumented as one of them.
+#if defined(__clang__)
+#define HOST_UNCHECKED __attribute__((disable_sanitizer_instrumentation))
+#else
+#define HOST_UNCHECKED __attribute__((no_sanitize("thread")))
+#endif
+
+// Where a collective was called; the defaults of the shim's functions fill these in.
+#define HOST_SITE_PARAMETERS const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+namespace host {
+
+constexpr int max_threads = 1024;
+constexpr int max_warps = max_threads / warpSize;
+constexpr size_t max_shared_bytes = 227 * 1024;  // per block, sm_90 and sm_100
+
+// Called once by the last thread to arrive; slots[i] is what thread or lane i left, null if absent.
+using BlockExchange = void (*)(void* const* slots, int count);
+using WarpExchange = void (*)(void* const* slots, unsigned mask);
+
+// Waits for every live thread of the block, then runs exchange (if any) before anybody goes on.
+void block_exchange(void* slot, BlockExchange exchange, const char* file, int line);
+
+// Waits for every live lane in mask. Orders memory only when `orders_memory` is set: CUDA promises
+// that for __syncwarp and not for shuffles and votes.
+void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders_memory,
+                   const char* file, int line);
+
+// The lane of the running thread, and the lanes of its warp that have not returned.
+int lane_index();
+unsigned live_lanes();
+
+// True when the running thread's warp has 32 lanes in this block shape.
+bool warp_is_full();
+
+// Names the atomic access to the checker and notes __threadfence; no-ops outside check mode.
+void note_atomic(const void* address, size_t size);
+void note_fence();
+
+// Gives the block up and reports; kind is one of KernelFault's kinds.
+[[noreturn]] void fail(const char* kind, const char* text, const char* file, int line);
+
+// One kernel of the compiled file; generated lines at its end fill the table.
+struct Export {
+    using Call = void (*)(const uint64_t* values);
+    const char* name;
+    Call call;
+    const char* signature;
+    Export* next;
+    Export(const char* name, Call call, const char* signature);
+};
+
+}  // namespace host
+
+extern char dsv4_dynamic_shared[host::max_shared_bytes];
