@@ -57,17 +57,20 @@ def build(
     Errors: CompileError when there is no compiler or the source is rejected.
     """
     compiler = host_compiler.find_compiler()
-    flags = (*_mode_flags(compiler, mode, cp_async), *sources.define_flags(defines))
+    flags = _mode_flags(compiler, mode, cp_async)
+    constants = host_source.define_lines(defines)
     key = sources.digest(
         (*sources.include_closure(source), *_shim_files()),
-        "\0".join((compiler.identity, *compiler.compile, *_FLAGS, *flags, mode, str(source.resolve()))),
+        "\0".join(
+            (compiler.identity, *compiler.compile, *_FLAGS, *flags, constants, mode, str(source.resolve()))
+        ),
     )
     with _modules_lock:
         module = _modules.get(key)
         if module is None:
             library = cache_folder() / f"{source.stem}-{mode}-{key[:32]}.so"
             if not library.is_file():
-                _compile(compiler, source.resolve(), flags, mode, library)
+                _compile(compiler, source.resolve(), constants, flags, library)
             module = _modules[key] = HostModule(source.resolve(), library, mode)
     return module
 
@@ -103,8 +106,8 @@ def _mode_flags(compiler: host_compiler.Compiler, mode: Mode, cp_async: CpAsync)
 def _compile(
     compiler: host_compiler.Compiler,
     source: Path,
+    constants: str,
     flags: tuple[str, ...],
-    mode: Mode,
     library: Path,
 ) -> None:
     root = sources.cuda_root()
@@ -112,8 +115,12 @@ def _compile(
     common = (*compiler.compile, *_FLAGS, *flags)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as name:
         folder = Path(name)
+        # The constants come after the shim: a constant called N must not reach its templates.
+        constants_file = folder / "constants.h"
+        constants_file.write_text(constants, encoding="utf-8")
+        includes = ("-I", str(root), "-include", str(shim), "-include", str(constants_file))
         preprocessed = host_compiler.run_compiler(
-            (*common, "-E", "-x", "c++", "-I", str(root), "-include", str(shim), str(source)), source
+            (*common, "-E", "-x", "c++", *includes, str(source)), source
         )
         text, _ = host_source.rewrite(preprocessed, source)
         rewritten = folder / "kernel.ii"

@@ -5,10 +5,12 @@ words: `__global__` marks the kernels, and `__shared__` becomes a static in a se
 the runtime can find, fill and watch. Line markers keep every line where it was.
 """
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from dsv4.errors import CompileError
+from dsv4.errors import CompileError, SpecError
 
 _STATIC_SHARED = 'static __attribute__((section("dsv4_shared")))'
 _EXTERN_SHARED = re.compile(
@@ -18,6 +20,36 @@ _EXTERN_SHARED = re.compile(
 _SHARED = re.compile(r"\b(?:static\s+)?__shared__\b")
 _KERNEL = re.compile(r'\bextern\s+"C"\s+__global__\b((?:\s|#[^\n]*\n)*void\b(?:\s|#[^\n]*\n)*)(\w+)\s*\(')
 _KERNEL_BEFORE_EXTERN = re.compile(r"\b__global__\b")
+
+
+def define_lines(defines: Mapping[str, int | float | str]) -> str:
+    """The `#define NAME VALUE` lines of the build constants, sorted by name.
+
+    A float becomes a C++ double literal that reads back as the same number; a bool becomes 0 or 1.
+
+    Errors: SpecError for a name that is no identifier and for a float that is not finite.
+    """
+    lines = []
+    for name, value in sorted(defines.items()):
+        if not name.isidentifier() or not name.isascii():
+            raise SpecError(
+                f"build constant {name!r}: not a C identifier\n"
+                "  found in the mapping of build constants\n"
+                "  use letters, digits and underscores"
+            )
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise SpecError(
+                    f"build constant {name}: {value} has no C++ literal\n"
+                    "  found in the mapping of build constants\n"
+                    "  use INF_F32 or NAN_F32 of common/math.cuh in the kernel"
+                )
+            lines.append(f"#define {name} {float(value)!r}")
+        elif isinstance(value, str):
+            lines.append(f"#define {name} {value}")
+        else:
+            lines.append(f"#define {name} {int(value)}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def rewrite(preprocessed: str, source: Path) -> tuple[str, tuple[str, ...]]:

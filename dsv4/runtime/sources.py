@@ -4,13 +4,12 @@ Both backends use it: a cached binary must never outlive an edit to any file it 
 """
 
 import hashlib
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from dsv4.errors import CompileError, SpecError
+from dsv4.errors import CompileError
 
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(include\w*|import)\b[ \t]*(.*)$", re.MULTILINE)
@@ -60,36 +59,6 @@ def digest(paths: Iterable[Path], extra: str) -> str:
         total.update(content)
     total.update(extra.encode())
     return total.hexdigest()
-
-
-def define_flags(defines: Mapping[str, int | float | str]) -> tuple[str, ...]:
-    """The `-DNAME=VALUE` options of the build constants, sorted by name.
-
-    A float becomes a C++ double literal that reads back as the same number; a bool becomes 0 or 1.
-
-    Errors: SpecError for a name that is no identifier and for a float that is not finite.
-    """
-    flags = []
-    for name, value in sorted(defines.items()):
-        if not name.isidentifier() or not name.isascii():
-            raise SpecError(
-                f"build constant {name!r}: not a C identifier\n"
-                "  found in the mapping of build constants\n"
-                "  use letters, digits and underscores"
-            )
-        if isinstance(value, float):
-            if not math.isfinite(value):
-                raise SpecError(
-                    f"build constant {name}: {value} has no C++ literal\n"
-                    "  found in the mapping of build constants\n"
-                    "  use INF_F32 or NAN_F32 of common/math.cuh in the kernel"
-                )
-            flags.append(f"-D{name}={float(value)!r}")
-        elif isinstance(value, str):
-            flags.append(f"-D{name}={value}")
-        else:
-            flags.append(f"-D{name}={int(value)}")
-    return tuple(flags)
 
 
 def _included_by(file: Path) -> list[Path]:
