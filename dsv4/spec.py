@@ -209,6 +209,8 @@ class Within:
 
     kind: which formula of `lab.compare.contract`.
     depth: axis expression, the longest chain of roundings that any term passes through.
+    terms: axis expression, how many products are summed ("" means depth). A tree has few roundings
+    in a chain but one underflow per product, and the oracle's own sum is bounded by it too.
     accumulator: the format those roundings happen in.
     """
 
@@ -216,6 +218,7 @@ class Within:
     because: str
     depth: str = "1"
     accumulator: Format = F32
+    terms: str = ""
 
 
 Contract = Exact | Ulp | Within
