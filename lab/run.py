@@ -199,7 +199,7 @@ def _run(
         for n in firsts
         if options.what_if is not None
     )
-    batch = _batch_identical(spec, case, device, inputs, named, firsts)
+    batch = _batch_identical(spec, case, device, inputs, named, firsts, options)
     timing, roof = None, None
     if options.time and getattr(device, "mode", "run") == "run":
         size = spec.work(shape).size_bytes
@@ -320,6 +320,7 @@ def _batch_identical(
     inputs: Mapping[str, np.ndarray],
     named: Mapping[str, Any],
     outputs: Mapping[str, np.ndarray],
+    options: RunOptions,
 ) -> bool | None:
     """Whether rows alone give the bytes they give in the batch; None when nothing is declared."""
     axis = spec.batch_invariant
@@ -336,7 +337,7 @@ def _batch_identical(
             a.name: Guarded(device, a, array_shape(a, bound), guard=False) for a in spec.arrays
         }
         launch = _prepared(spec, device, arrays, named)
-        got = _launch_once(spec, device, arrays, alone, launch, RunOptions(), POISON_BYTES[0])
+        got = _launch_once(spec, device, arrays, alone, launch, options, POISON_BYTES[0])
         if not all(_same(got[n], wanted[n]) for n in wanted):
             return False
     return True

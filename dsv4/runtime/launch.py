@@ -39,6 +39,8 @@ def prepare(
     """Bind arrays and scalars to the kernel. Errors: LaunchError naming the argument."""
     arrays = _arrays_by_name(spec, inputs, named)
     device = device or device_of(next(iter(arrays.values())))
+    for name, array in arrays.items():
+        _check_type(spec, name, array, device)
     shape = bind_shape(spec, {n: tuple(a.shape) for n, a in arrays.items()}, named)
     for arg in spec.arrays:
         _check_array(spec, arg, arrays[arg.name], device)
@@ -175,14 +177,17 @@ def _arrays_by_name(
     return {a.name: arrays[a.name] for a in spec.arrays}
 
 
-def _check_array(spec: KernelSpec, arg: Arg, array: Any, device: Device) -> None:
+def _check_type(spec: KernelSpec, name: str, array: Any, device: Device) -> None:
     if not isinstance(array, device.xp.ndarray):
         raise _refuse(
             spec,
-            f"argument {arg.name} is a {type(array).__module__}.{type(array).__name__}",
+            f"argument {name} is a {type(array).__module__}.{type(array).__name__}",
             f"the call runs on {device.name}, which takes {device.xp.__name__}.ndarray",
             "move every array to one device first",
         )
+
+
+def _check_array(spec: KernelSpec, arg: Arg, array: Any, device: Device) -> None:
     if array.dtype != np.dtype(arg.fmt.storage):
         raise _refuse(
             spec,

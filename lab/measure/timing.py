@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,3 +100,52 @@ def copy_roof(device: Device) -> float:
 def float_or_none(value: float) -> float | None:
     """The number, or None where JSON has no word for it."""
     return float(value) if np.isfinite(value) else None
+
+
+class DeviceTimer:
+    """A timer for pytest-benchmark that reports device time per launch.
+
+    On CUDA `work` replays one graph of many launches and calling the timer gives event time since
+    `start`, divided by the number of launches; on host it is the wall clock around one launch.
+    """
+
+    def __init__(self, device: Device, launches: Sequence[Callable[[], None]]) -> None:
+        """Capture the graph where there is one."""
+        self._device = device
+        self.work: Callable[[], None] = launches[0]
+        self.launches = 1
+        if device.backend == "cuda":
+            rounds = max(1, 64 // len(launches))
+            with device.capture() as graph:
+                for _ in range(rounds):
+                    for launch in launches:
+                        launch()
+            self.work = graph.replay
+            self.launches = rounds * len(launches)
+        self._copies = len(launches)
+        self._begin: Any = None
+
+    def cold(self, size_bytes: int) -> bool:
+        """Whether the rotated arrays exceed the L2 cache several times."""
+        return self._device.backend == "cuda" and size_bytes * self._copies >= _ROTATION_BYTES
+
+    def start(self) -> None:
+        """Begin a round: times count from here, so that a float32 millisecond stays precise."""
+        if self._device.backend == "cuda":
+            self._begin = self._event()
+
+    def __call__(self) -> float:
+        """Seconds since `start`, per launch."""
+        if self._device.backend == "host":
+            return time.perf_counter()
+        if self._begin is None:
+            self.start()
+        now = self._event()
+        elapsed_ms = self._device.xp.cuda.get_elapsed_time(self._begin, now)
+        return float(elapsed_ms) * 1e-3 / self.launches
+
+    def _event(self) -> Any:
+        event = self._device.xp.cuda.Event()
+        event.record()
+        event.synchronize()
+        return event

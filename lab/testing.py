@@ -1,0 +1,162 @@
+"""What the pytest files use: contract tests and speed tests made from a kernel's cases.
+
+A contract test runs one case on the host in `run`, in `shuffle` with three seeds and, for small
+cases, in `check`; on a machine with a GPU it runs there too (marker `gpu`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsv4 import registry
+from dsv4.runtime.device import Device, cuda_problem, open_device
+from dsv4.runtime.hostdevice import HostDevice
+from dsv4.runtime.launch import prepare
+from lab.arrays import Guarded
+from lab.cases import Case, array_shape, cases, inputs_of, scalars_of
+from lab.measure.timing import DeviceTimer, copies_for
+from lab.run import PASS, CaseResult, RunOptions, run_case
+from oracle.formats import decode
+
+SHUFFLE_SEEDS = (1, 2, 3)
+_PLACES = ("host-run", "host-shuffle", "host-check", "cuda")
+
+
+@functools.lru_cache(maxsize=1)
+def cuda() -> Device:
+    """The first GPU; skips the test, saying why, where there is none."""
+    problem = cuda_problem()
+    if problem is not None:
+        pytest.skip(f"needs a GPU: {problem}")
+    return open_device("cuda")  # type: ignore[no-any-return]
+
+
+def contract_tests(kernel: str, *, levels: tuple[str, ...] = ("quick",)) -> Callable[..., None]:
+    """A parametrised test: every case of these levels holds its contract everywhere."""
+    parameters = [
+        pytest.param(
+            case,
+            place,
+            id=f"{kernel}[{case.label}]-{place}",
+            marks=[pytest.mark.gpu] if place == "cuda" else [],
+        )
+        for case in cases(kernel)
+        if case.level in levels
+        for place in _PLACES
+        if place != "host-check" or case.check
+    ]
+
+    @pytest.mark.parametrize(("case", "place"), parameters)
+    def test_contract(case: Case, place: str) -> None:
+        for result in _results(kernel, case, place):
+            assert result.verdict == PASS, _explain(result)
+
+    return test_contract
+
+
+def speed_tests(kernel: str) -> Callable[..., None]:
+    """A parametrised benchmark over the quick and full cases of the backend that is there.
+
+    On CUDA a round is one replay of a graph of launches over rotating arrays, and the reported
+    time is per launch; on host it is the wall clock of one launch.
+    """
+    chosen = [c for c in cases(kernel) if c.level != "stress"]
+
+    @pytest.mark.speed
+    @pytest.mark.parametrize("case", [pytest.param(c, id=f"{kernel}[{c.label}]") for c in chosen])
+    def test_speed(case: Case, benchmark: Any) -> None:
+        device = open_device("auto")
+        if device.backend == "host" and case.level != "quick":
+            pytest.skip("full sizes are timed on a GPU only")
+        _benchmark(kernel, case, device, benchmark)
+
+    return test_speed
+
+
+def run_kernel(kernel: str, device: Device, **content: Any) -> SimpleNamespace:
+    """The outputs of one launch by name: floats decoded to float64, codes and integers as stored.
+
+    Capitals are axes, the rest is scalars, options and contents as in a case.
+    """
+    spec = registry.spec(kernel)
+    case = Case("direct", **content)
+    named = scalars_of(spec, case)
+    inputs = inputs_of(spec, case, seed=0)
+    bound = {**case.axes, **named}
+    arrays = {a.name: Guarded(device, a, array_shape(a, bound)) for a in spec.arrays}
+    for name, array in arrays.items():
+        if name in inputs:
+            array.store(inputs[name])
+        else:
+            array.poison(0xFF)
+    prepare(spec, device=device, **{n: a.array for n, a in arrays.items()}, **named).run()
+    device.synchronize()
+    results = {}
+    for arg in spec.outputs:
+        bits = arrays[arg.name].bits()
+        results[arg.name] = decode(bits, arg.fmt.name) if arg.fmt.is_float else bits
+    return SimpleNamespace(**results)
+
+
+def _results(kernel: str, case: Case, place: str) -> list[CaseResult]:
+    spec = registry.spec(kernel)
+    if place == "cuda":
+        return [run_case(spec, case, cuda(), RunOptions(time=False))]
+    mode = place.removeprefix("host-")
+    seeds = SHUFFLE_SEEDS if mode == "shuffle" else (0,)
+    relaunch = 1 if mode == "check" else 2
+    options = RunOptions(time=False, relaunch=relaunch)
+    return [run_case(spec, case, HostDevice(mode=mode, seed=s), options) for s in seeds]
+
+
+def _explain(result: CaseResult) -> str:
+    lines = [f"{result.kernel} {result.label} on {result.backend} {result.mode}: {result.verdict}"]
+    lines += [f"  {r}" for r in result.reasons]
+    if result.error:
+        lines.append(f"  {result.error_class}: {result.error}")
+    lines += [f"  {o.name}: bound use {o.bound_use}, first {o.first}" for o in result.outputs]
+    lines.append(
+        f"  rerun: dsv4-lab kernel-diff {result.kernel} -c '{result.case}'"
+        f" --backend {result.backend}"
+        + (f" --mode {result.mode}" if result.backend == "host" else "")
+    )
+    return "\n".join(lines)
+
+
+def _benchmark(kernel: str, case: Case, device: Device, benchmark: Any) -> None:
+    spec = registry.spec(kernel)
+    checked = run_case(spec, case, device, RunOptions(time=False, relaunch=2))
+    assert checked.verdict == PASS, _explain(checked)
+    named = scalars_of(spec, case)
+    inputs = inputs_of(spec, case, seed=0)
+    bound = {**case.axes, **named}
+    launches = []
+    for _ in range(copies_for(checked.size_bytes, device)):
+        arrays = {
+            a.name: Guarded(device, a, array_shape(a, bound), pad=case.pad.get(a.name, 0))
+            for a in spec.arrays
+        }
+        for name, content in inputs.items():
+            arrays[name].store(content)
+        views = {n: a.array for n, a in arrays.items()}
+        launches.append(prepare(spec, device=device, **views, **named).run)
+    timer = DeviceTimer(device, launches)
+    benchmark._timer = timer
+    benchmark.extra_info.update(
+        kernel=kernel,
+        case=case.label,
+        backend=device.backend,
+        device=device.name,
+        arch=device.arch,
+        bytes=checked.size_bytes,
+        flops=checked.flops,
+        launches_per_round=timer.launches,
+        cold=timer.cold(checked.size_bytes),
+        output_digest=checked.output_digest,
+    )
+    benchmark.pedantic(timer.work, setup=timer.start, rounds=15, warmup_rounds=2)
