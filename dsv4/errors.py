@@ -61,3 +61,7 @@ class Refusal(Dsv4Error):
 
 class StateError(Dsv4Error):
     """Calls came in an order, or with bounds, that the state does not allow."""
+
+
+class StoreError(Dsv4Error):
+    """The record store cannot be read or written; earlier records are safe."""
