@@ -31,5 +31,7 @@
 
 #include "atomics.h"
 #include "collectives.h"
+#include "copies.h"
 #include "intrinsics.h"
 #include "launch.h"
+#include "tensor.h"

@@ -34,9 +34,10 @@ inline To saturate(From rounded) {
     return static_cast<To>(rounded);
 }
 
-// One operand NaN gives the other; -0 counts as smaller than +0.
+// One operand NaN gives the other, two give the device's NaN; -0 counts as smaller than +0.
 template <class T, class Bits>
 inline T larger(T a, T b) {
+    if (a != a && b != b) return bits_as<T>(static_cast<Bits>(~static_cast<Bits>(0) >> 1));
     if (a != a) return b;
     if (b != b) return a;
     if (a == b) return bits_as<T>(static_cast<Bits>(bits_as<Bits>(a) & bits_as<Bits>(b)));
@@ -44,6 +45,7 @@ inline T larger(T a, T b) {
 }
 template <class T, class Bits>
 inline T smaller(T a, T b) {
+    if (a != a && b != b) return bits_as<T>(static_cast<Bits>(~static_cast<Bits>(0) >> 1));
     if (a != a) return b;
     if (b != b) return a;
     if (a == b) return bits_as<T>(static_cast<Bits>(bits_as<Bits>(a) | bits_as<Bits>(b)));

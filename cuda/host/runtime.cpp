@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "block.h"
+#include "copies.h"
 #include "fiber.h"
 
 uint3 threadIdx, blockIdx;
@@ -48,6 +49,7 @@ int fiber_count, free_count;
 int ready[max_threads];  // ring of threads that can run
 int ready_first, ready_count;
 uint64_t random_state;
+CopyQueue copy_queues[max_threads];
 
 void push_ready(int thread) {
     ready[(ready_first + ready_count++) % max_threads] = thread;
@@ -234,6 +236,8 @@ void begin_block(unsigned number) {
         thread.fiber = nullptr;
         thread.exited = false;
         thread.file = nullptr;
+        copy_queues[i].count = 0;
+        copy_queues[i].group = 0;
         ready[i] = i;
     }
     for (int i = 0; i < block.warp_count; ++i) {
@@ -299,7 +303,28 @@ unsigned live_lanes() {
     const Warp& warp = block.warps[block.current / warpSize];
     return warp.existing & ~warp.exited;
 }
-bool warp_is_full() { return block.warps[block.current / warpSize].existing == ~0u; }
+
+void require_full_warps(bool of_block) {
+    const bool full = of_block ? block.thread_count % warpSize == 0 && block.exited_count == 0
+                               : live_lanes() == ~0u;
+    if (!full)
+        fail("divergent-barrier",
+             "a collective of whole warps ran with lanes missing; the block size must be a multiple "
+             "of 32 and no thread may return before it",
+             "", 0);
+}
+
+CopyQueue& copy_queue() { return copy_queues[block.current]; }
+
+void append_copy(const PendingCopy& copy) {
+    CopyQueue& queue = copy_queue();
+    if (queue.count == queue.capacity) {
+        queue.capacity = queue.capacity == 0 ? 16 : 2 * queue.capacity;
+        queue.copies = static_cast<PendingCopy*>(
+            realloc(queue.copies, queue.capacity * sizeof *queue.copies));
+    }
+    queue.copies[queue.count++] = copy;
+}
 
 void abandon_block() {
     void* unused;

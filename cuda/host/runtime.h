@@ -44,8 +44,8 @@ void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders
 int lane_index();
 unsigned live_lanes();
 
-// True when the running thread's warp has 32 lanes in this block shape.
-bool warp_is_full();
+// Fails the kernel unless the warp (or every warp of the block) has all its 32 lanes.
+void require_full_warps(bool of_block);
 
 // Names the atomic access to the checker and notes __threadfence; no-ops outside check mode.
 void note_atomic(const void* address, size_t size);

@@ -1,0 +1,71 @@
+// Vector loads and stores of 16 bytes, and asynchronous copies from global to shared memory.
+//
+// Every address must be a multiple of 16. An asynchronous copy lands at the wait, for the thread
+// that issued it only: a barrier must follow before other threads read it, and another before they
+// may overwrite what they read.
+#pragma once
+
+#include "common/types.cuh"
+
+__device__ __forceinline__ uint4 load16(const void* from) {
+    return *reinterpret_cast<const uint4*>(from);
+}
+__device__ __forceinline__ void store16(void* to, uint4 value) {
+    *reinterpret_cast<uint4*>(to) = value;
+}
+
+#ifndef DSV4_HOST
+
+// Read-only data used once: past L1. Weights stream through this.
+__device__ __forceinline__ uint4 load16_once(const void* from) {
+    uint4 value;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from));
+    return value;
+}
+
+// Starts a copy of 16 bytes.
+__device__ __forceinline__ void cp_async16(void* shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((u32)__cvta_generic_to_shared(shared)), "l"(global)
+                 : "memory");
+}
+
+// Starts a copy of 16 bytes, or of 16 zero bytes when `valid` is false; then global is not read.
+__device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* global, bool valid) {
+    const u32 bytes = valid ? 16u : 0u;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes)
+                 : "memory");
+}
+
+// Closes the group of copies that this thread started since its last commit.
+__device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `pending` of this thread's latest groups are still on their way.
+template <int pending>
+__device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
+}
+
+#else
+
+__device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
+__device__ __forceinline__ void cp_async16(void* shared, const void* global) {
+    host::start_copy(shared, global, true);
+}
+__device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* global, bool valid) {
+    host::start_copy(shared, global, valid);
+}
+__device__ __forceinline__ void cp_async_commit() { host::commit_copies(); }
+template <int pending>
+__device__ __forceinline__ void cp_async_wait() {
+    host::wait_for_copies(pending);
+}
+
+#endif

@@ -1,0 +1,97 @@
+// Host twins of mma.sync and ldmatrix; cuda/common/mma.cuh describes the fragments.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include "runtime.h"
+
+namespace host {
+
+struct Product {
+    float d[4];
+    uint32_t a[4], b[2];
+};
+
+inline float bf16_value(uint32_t bits) {
+    const uint32_t word = bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+HOST_UNCHECKED inline void multiply_warp(void* const* slots, unsigned) {
+    float a[16][16], b_columns[8][16];
+    for (int lane = 0; lane < warpSize; ++lane) {
+        const Product* mine = static_cast<Product*>(slots[lane]);
+        const int group = lane / 4, pair = lane % 4;
+        for (int part = 0; part < 4; ++part) {
+            float* at = &a[group + 8 * (part & 1)][2 * pair + 8 * (part >> 1)];
+            at[0] = bf16_value(mine->a[part] & 0xffff);
+            at[1] = bf16_value(mine->a[part] >> 16);
+        }
+        for (int part = 0; part < 2; ++part) {
+            float* at = &b_columns[group][2 * pair + 8 * part];
+            at[0] = bf16_value(mine->b[part] & 0xffff);
+            at[1] = bf16_value(mine->b[part] >> 16);
+        }
+    }
+    for (int lane = 0; lane < warpSize; ++lane) {
+        Product* mine = static_cast<Product*>(slots[lane]);
+        for (int i = 0; i < 4; ++i) {
+            const float* row = a[lane / 4 + 8 * (i >> 1)];
+            const float* column = b_columns[2 * (lane % 4) + (i & 1)];
+            double sum = mine->d[i];
+            for (int k = 0; k < 16; ++k) sum += static_cast<double>(row[k]) * column[k];
+            mine->d[i] = static_cast<float>(sum);
+        }
+    }
+}
+
+inline void mma_bf16_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                           const char* file, int line) {
+    require_full_warps(false);
+    Product slot;
+    memcpy(slot.d, d, sizeof d);
+    memcpy(slot.a, a, sizeof a);
+    memcpy(slot.b, b, sizeof b);
+    warp_exchange(~0u, &slot, multiply_warp, false, file, line);
+    memcpy(d, slot.d, sizeof d);
+}
+
+template <int count>
+struct MatrixRows {
+    uint16_t row[8];  // what this lane's address held
+    uint32_t out[count];
+};
+
+template <int count, bool transposed>
+HOST_UNCHECKED void deal_matrices(void* const* slots, unsigned) {
+    for (int lane = 0; lane < warpSize; ++lane) {
+        MatrixRows<count>* mine = static_cast<MatrixRows<count>*>(slots[lane]);
+        const int major = lane / 4, minor = 2 * (lane % 4);
+        for (int matrix = 0; matrix < count; ++matrix) {
+            uint32_t pair[2];
+            for (int i = 0; i < 2; ++i) {
+                const int row = transposed ? minor + i : major;
+                const int column = transposed ? major : minor + i;
+                pair[i] = static_cast<MatrixRows<count>*>(slots[8 * matrix + row])->row[column];
+            }
+            mine->out[matrix] = pair[0] | pair[1] << 16;
+        }
+    }
+}
+
+// The lane that points at a row reads it itself, so that the checker sees who reads what.
+template <int count, bool transposed>
+inline void load_matrices(uint32_t (&out)[count], const void* row, const char* file, int line) {
+    require_full_warps(false);
+    MatrixRows<count> slot;
+    if (lane_index() < 8 * count) {
+        const uint4 words = *static_cast<const uint4*>(row);
+        memcpy(slot.row, &words, sizeof slot.row);
+    }
+    warp_exchange(~0u, &slot, deal_matrices<count, transposed>, false, file, line);
+    memcpy(out, slot.out, sizeof out);
+}
+
+}  // namespace host
