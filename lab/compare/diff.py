@@ -32,7 +32,7 @@ class OutputDiff:
     no ulp apart. ulp_max: steps of the lattice; ulp_real_max: spacings from the unrounded value.
     unwritten: elements that held poison after both launches. unjudged: see `Judgement`.
     first: the first failing element, or else the first with other bytes.
-    pattern: sentences on where and what the failing elements are; notes: on passing ones too.
+    patterns: sentences on where and what the failing elements are; notes: on passing ones too.
     """
 
     name: str
@@ -60,7 +60,7 @@ class OutputDiff:
     census_ref: Census
     first: Location | None
     worst: tuple[WorstRow, ...]
-    pattern: tuple[str, ...]
+    patterns: tuple[str, ...]
     axes: tuple[AxisPattern, ...]
     notes: tuple[str, ...]
 
@@ -87,6 +87,7 @@ class OutputDiff:
             "shrink": self.shrink.mean,
             "shrink_z": self.shrink.z,
             "rel_l2": self.rel_l2,
+            "cos": 1.0 - self.cos_gap,
             "cos_gap": self.cos_gap,
             "bound_use": self.bound_use,
             "nan_got": got.nan,
@@ -96,7 +97,7 @@ class OutputDiff:
             "census": {"got": got, "ref": ref},
             "first": self.first,
             "worst": self.worst,
-            "pattern": self.pattern,
+            "patterns": self.patterns,
             "axes": self.axes,
             "notes": self.notes,
         }
@@ -160,7 +161,7 @@ def compare(
         census_ref=census(both.rounded, both.fmt),
         first=_first(both, wrong, tile),
         worst=metrics.worst_rows(verdict.use, wrong, both.axes, top),
-        pattern=(
+        patterns=(
             (*sentences(wrong, both.axes, widths(both, tile)), *resemblances(both, wrong))
             if failing
             else ()

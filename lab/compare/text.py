@@ -17,7 +17,7 @@ def render(diff: OutputDiff, *, show_name: bool = False) -> str:
         lines.append(f"reason  {diff.reason}")
     if diff.first is not None and not diff.passed:
         lines.append(f"first   {_location(diff.first)}")
-    lines += [f"pattern {sentence}" for sentence in diff.pattern]
+    lines += [f"pattern {sentence}" for sentence in diff.patterns]
     if not diff.passed:
         lines += [f"worst   {line}" for line in _worst(diff)]
     lines += [f"note    {note}" for note in diff.notes]
