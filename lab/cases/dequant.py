@@ -69,7 +69,9 @@ def dequant_nvfp4_cases() -> Iterator[Case]:
     power, every = powers_of_two(-14, -8), _every_code
     yield Case("one group", N=1, K=16, scale2=power, inexact=0)
     yield Case("tail", N=7, K=2064, scale2=power, inexact=0)
-    yield Case("every scale", N=256, K=512, codes=every, scales=_EVERY_BYTE, scale2=power, inexact=0)
+    yield Case(
+        "every scale", N=256, K=512, codes=every, scales=_EVERY_BYTE, scale2=power, inexact=0
+    )
     yield Case("calibrated", N=64, K=512, codes=every, scale2=normal(1e-4), inexact=12)
     yield Case("double rounding", N=64, K=512, codes=every, scale2=_DOUBLE_ROUNDED, inexact=0)
     yield Case("bf16 ties", N=64, K=512, codes=every, scale2=1.0 + 2.0**-7, inexact=0)

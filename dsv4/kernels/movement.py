@@ -1,0 +1,160 @@
+"""Moving rows: embedding, gathers, scatters, windows of columns, streams."""
+
+from dsv4.spec import (
+    BF16,
+    F32,
+    I32,
+    I64,
+    U8,
+    Dim,
+    Exact,
+    Geometry,
+    In,
+    InOut,
+    Out,
+    Require,
+    Scalar,
+    Tile,
+    Work,
+    kernel,
+)
+
+_COPY = Exact(because="elements are copied; an id outside the array reads as NaN, or is skipped")
+_SUM = Exact(because="one float32 addition, the same as encoding the float64 sum")
+_INSIDE = Require("0 <= offset and offset + C <= S", because="the columns must lie inside the row")
+
+movement_embed = kernel(
+    name="movement_embed",
+    family="movement",
+    summary="embedding rows of token ids, widened to f32",
+    args=[In("table", BF16, "V D"), In("ids", I32, "T"), Out("y", F32, "T D"), Dim("V"), Dim("D")],
+    geometry=lambda s: Geometry(grid=s.T, block=256),
+    writes=dict(y=Tile(x=("T", 1))),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=2 * s.T * s.D + 4 * s.T, write=4 * s.T * s.D),
+    batch_invariant="T",
+)
+
+movement_gather = kernel(
+    name="movement_gather",
+    family="movement",
+    summary="bf16 rows picked by id",
+    args=[In("x", BF16, "S D"), In("ids", I32, "A"), Out("y", BF16, "A D"), Dim("S"), Dim("D")],
+    geometry=lambda s: Geometry(grid=s.A, block=256),
+    writes=dict(y=Tile(x=("A", 1))),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=2 * s.A * s.D + 4 * s.A, write=2 * s.A * s.D),
+    batch_invariant="A",
+)
+
+movement_gather_bytes = kernel(
+    name="movement_gather_bytes",
+    family="movement",
+    summary="rows of bytes picked by id: codes, or scales seen as bytes",
+    args=[In("x", U8, "S D"), In("ids", I32, "A"), Out("y", U8, "A D"), Dim("S"), Dim("D")],
+    geometry=lambda s: Geometry(grid=s.A, block=256),
+    writes=dict(y=Tile(x=("A", 1))),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=s.A * s.D + 4 * s.A, write=s.A * s.D),
+    batch_invariant="A",
+)
+
+movement_gather_row = kernel(
+    name="movement_gather_row",
+    family="movement",
+    summary="one f32 row, its id read on the device",
+    args=[
+        In("x", F32, "S D"),
+        In("ids", I32, "A"),
+        Out("y", F32, "D"),
+        Dim("S"),
+        Dim("D"),
+        Scalar("slot", I32),
+    ],
+    geometry=lambda s: Geometry(grid=1, block=256),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=4 * s.D + 4, write=4 * s.D),
+    requires=(Require("0 <= slot and slot < A", because="the slot must be one of the ids"),),
+)
+
+movement_scatter = kernel(
+    name="movement_scatter",
+    family="movement",
+    summary="f32 rows written to distinct ids",
+    args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", F32, "S D"), Dim("S"), Dim("D")],
+    geometry=lambda s: Geometry(grid=s.A, block=256),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=4 * s.A * s.D + 4 * s.A, write=4 * s.A * s.D),
+)
+
+movement_scatter_add = kernel(
+    name="movement_scatter_add",
+    family="movement",
+    summary="f32 rows added to distinct ids",
+    args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", F32, "S D"), Dim("S"), Dim("D")],
+    geometry=lambda s: Geometry(grid=s.A, block=256),
+    contract=dict(y=_SUM),
+    work=lambda s: Work(read=8 * s.A * s.D + 4 * s.A, write=4 * s.A * s.D, flops=s.A * s.D),
+)
+
+movement_add = kernel(
+    name="movement_add",
+    family="movement",
+    summary="f32 sum in place",
+    args=[In("x", F32, "N"), InOut("y", F32, "N"), Dim("N", I64)],
+    geometry=lambda s: Geometry(grid=-(-s.N // 256), block=256),
+    writes=dict(y=Tile(x=("N", 256), per_thread=1)),
+    contract=dict(y=_SUM),
+    work=lambda s: Work(read=8 * s.N, write=4 * s.N, flops=s.N),
+    batch_invariant="N",
+)
+
+movement_take = kernel(
+    name="movement_take",
+    family="movement",
+    summary="a window of columns out of wider rows",
+    args=[In("x", F32, "T S"), Out("y", F32, "T C"), Dim("S"), Dim("C"), Scalar("offset", I32)],
+    geometry=lambda s: Geometry(grid=s.T, block=256),
+    writes=dict(y=Tile(x=("T", 1))),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=4 * s.T * s.C, write=4 * s.T * s.C),
+    requires=(_INSIDE,),
+    batch_invariant="T",
+)
+
+movement_place = kernel(
+    name="movement_place",
+    family="movement",
+    summary="columns written into a window of wider rows",
+    args=[In("x", F32, "T C"), InOut("y", F32, "T S"), Dim("S"), Dim("C"), Scalar("offset", I32)],
+    geometry=lambda s: Geometry(grid=s.T, block=256),
+    writes=dict(y=Tile(x=("T", 1))),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=4 * s.T * s.C, write=4 * s.T * s.C),
+    requires=(_INSIDE,),
+    batch_invariant="T",
+)
+
+movement_repeat = kernel(
+    name="movement_repeat",
+    family="movement",
+    summary="every row once per residual stream",
+    args=[In("x", F32, "T D"), Out("y", F32, "T M D"), Dim("M"), Dim("D")],
+    geometry=lambda s: Geometry(grid=(s.T, s.M), block=256),
+    writes=dict(y=Tile(x=("T", 1), y=("M", 1))),
+    contract=dict(y=_COPY),
+    work=lambda s: Work(read=4 * s.T * s.D, write=4 * s.T * s.M * s.D),
+    batch_invariant="T",
+)
+
+movement_mean = kernel(
+    name="movement_mean",
+    family="movement",
+    summary="mean over the residual streams",
+    args=[In("x", F32, "T M D"), Out("y", F32, "T D"), Dim("M"), Dim("D")],
+    geometry=lambda s: Geometry(grid=(s.T, -(-s.D // 256)), block=256),
+    writes=dict(y=Tile(x=("T", 1), y=("D", 256))),
+    contract=dict(y=Exact(because="the order of the sum and its roundings are prescribed")),
+    work=lambda s: Work(read=4 * s.T * s.M * s.D, write=4 * s.T * s.D, flops=s.T * s.M * s.D),
+    batch_invariant="T",
+)
