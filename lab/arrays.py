@@ -16,7 +16,7 @@ from dsv4.runtime.device import Device
 from dsv4.spec import U8, Arg
 
 GUARD_BYTES = 1024
-_GUARD_PATTERN = 0xA5
+_GUARD_PATTERN = 0x3C
 _ALIGNMENT = 256
 
 

@@ -18,6 +18,7 @@ from dsv4.axes import is_name
 from dsv4.errors import CompileError, Dsv4Error, SpecError
 from dsv4.runtime.device import Device
 from dsv4.runtime.launch import Launch, bind_shape, prepare
+from dsv4.runtime.nvrtc import nvrtc_version
 from dsv4.spec import Contract, KernelSpec
 from lab.arrays import Damage, Guarded
 from lab.cases import Case, array_shape, inputs_of, scalars_of
@@ -43,7 +44,8 @@ class RunOptions:
     """How a case is run.
 
     relaunch: launches in all, each compared with the first byte by byte. time: whether to time it.
-    what_if: contracts to report on beside the declared ones; they never decide.
+    top: worst rows to keep of each output.
+    what_if: a contract to report on beside the declared ones; it never decides.
     """
 
     seed: int = 0
@@ -52,6 +54,7 @@ class RunOptions:
     poison: bool = True
     time: bool = True
     samples: int = 15
+    top: int = 5
     what_if: Contract | None = None
     launcher: Launcher = launch_plainly
 
@@ -83,6 +86,7 @@ class CaseResult:
     what_if: tuple[OutputDiff, ...] = ()
     input_digest: str = ""
     output_digest: str = ""
+    build: Mapping[str, Any] | None = None
     error: str = ""
     error_class: str = ""
 
@@ -220,6 +224,7 @@ def _run(
         flops=spec.work(shape).flops,
         outputs=outputs,
         what_if=what_if,
+        build=_build_facts(spec, device, launch),
         input_digest=_digest(inputs, {a.name: a.fmt.name for a in spec.inputs}),
         output_digest=_digest(firsts, {a.name: a.fmt.name for a in spec.outputs}),
     )
@@ -310,6 +315,7 @@ def _judge(
         magnitude=expected.magnitude,
         shape=shape,
         tile=spec.writes.get(name),
+        top=options.top,
         # An inout array starts with content, so poison says nothing about it.
         again=again if options.poison and options.relaunch > 1 and arg.role == "out" else None,
     )
@@ -357,6 +363,23 @@ def _slice_axis(
     if axis not in axes:
         return bits
     return np.ascontiguousarray(np.take(bits, [index], axis=axes.index(axis)))
+
+
+def _build_facts(spec: KernelSpec, device: Device, launch: Launch) -> dict[str, Any] | None:
+    """What the compiler made of the kernel, for the record; None on host."""
+    if device.backend != "cuda":
+        return None
+    cubin = device.build(spec, launch.constants)  # type: ignore[attr-defined]
+    used = cubin.resources()[spec.symbol]
+    return {
+        "options": dict(launch.constants),
+        "arch": cubin.arch,
+        "nvrtc": nvrtc_version(),
+        "cubin_digest": cubin.digest,
+        "regs": used.registers,
+        "smem": used.shared_bytes,
+        "local_bytes": used.spill_bytes,
+    }
 
 
 def _time(
