@@ -90,7 +90,12 @@ def cases_for(*kernels: str) -> Callable[[CaseMaker], CaseMaker]:
 def cases(kernel: str) -> tuple[Case, ...]:
     """All cases of a kernel. Errors: SpecError when it has none or repeats a name."""
     spec = registry.spec(kernel)
-    importlib.import_module(f"lab.cases.{spec.family}")
+    module = f"lab.cases.{spec.family}"
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
     if kernel not in _MAKERS:
         raise SpecError(
             f"{kernel} has no cases\n  declared in {spec.declared_at}\n"
