@@ -52,7 +52,7 @@ class Condition:
         return _OPERATORS[self.comparison](value, self.number)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def parse(pattern: str) -> tuple[Condition, ...]:
     """The conditions of a pattern. Errors: SpecError showing what a condition looks like."""
     conditions = []
@@ -84,9 +84,9 @@ def select(
 ) -> list[Case]:
     """The cases of one kernel that any pattern and any name asks for, in their order.
 
-    names: exact, else glob, else prefix; or `adversarial`. level: the highest to take; None takes quick,
-    and whatever the level of a case that is named exactly. spec: the kernel's declaration, whose
-    options have values in every case. Errors: SpecError for a pattern or level that is none.
+    names: exact, else glob, else prefix; or `adversarial`. level: the highest to take; None takes
+    quick, and whatever the level of a case that is named exactly. spec: the kernel's declaration,
+    whose options have values in every case. Errors: SpecError for what is no pattern or level.
     """
     if level is not None and level not in LEVELS:
         raise SpecError(f"no level {level!r}; there are {', '.join(LEVELS)}")

@@ -11,8 +11,8 @@ from dsv4.errors import SpecError
 from dsv4.spec import KernelSpec
 from lab.cases import cases
 from lab.cli import text
-from lab.cli.context import Settings
-from lab.cli.types import KernelPattern
+from lab.cli.settings import Settings
+from lab.cli.types import KERNEL
 from lab.compare.judge import label
 from lab.coverage import gaps, undeclared_symbols
 from lab.record.digests import source_digest
@@ -20,7 +20,7 @@ from lab.record.store import Store
 
 
 @click.command("list")
-@click.argument("kernels", metavar="[PATTERN]...", nargs=-1, type=KernelPattern())
+@click.argument("kernels", metavar="[PATTERN]...", nargs=-1, type=KERNEL)
 @click.option("--family", metavar="NAME", help="Only kernels of this family.")
 @click.option("--coverage", is_flag=True, help="List what the cases do not cover.")
 @click.option("--stale", is_flag=True, help="Only kernels edited since their last record.")

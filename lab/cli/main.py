@@ -24,7 +24,7 @@ from dsv4 import __version__
 from dsv4.errors import Dsv4Error
 from lab.cli import text
 from lab.cli.exit_codes import ExitCode, code_for
-from lab.cli.context import global_options
+from lab.cli.settings import global_options
 
 # Where each command lives, and what it does; the help page is printed from here without loading.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {

@@ -10,12 +10,12 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import click
 
-from lab.cli.context import Settings, current
+from lab.cli.settings import current
 
 _COLORS = {
     "PASS": "green",
@@ -94,7 +94,8 @@ def _cell(value: Any) -> str:
 
 def _all_numbers(cells: Sequence[str]) -> bool:
     shown = [c for c in cells if c not in ("-", "")]
-    return bool(shown) and all(c.lstrip("+-").replace(".", "").split("e")[0].isdigit() for c in shown)
+    digits = (c.lstrip("+-").replace(".", "").split("e")[0] for c in shown)
+    return bool(shown) and all(d.isdigit() for d in digits)
 
 
 def _pad(cell: str, width: int, *, right: bool) -> str:
@@ -102,22 +103,30 @@ def _pad(cell: str, width: int, *, right: bool) -> str:
     return space + cell if right else cell + space
 
 
+class Bar(Protocol):
+    """What `progress` gives: call `update(1)` after each step."""
+
+    def update(self, n_steps: int) -> None:
+        """Move the bar on."""
+
+
 @contextlib.contextmanager
-def progress(
-    work: Sized, label: str, settings: Settings | None = None
-) -> Iterator[Callable[[], None]]:
-    """A bar on standard error; call what the `with` gives after each step.
+def progress(label: str, length: int) -> Iterator[Bar]:
+    """A bar on standard error, inside the `with`.
 
     Nothing is drawn when standard error is no terminal, with --json, or with -q.
     """
-    chosen = settings or current()
+    chosen = current()
     if chosen.json or chosen.quiet or not sys.stderr.isatty():
-        yield lambda: None
+        yield _NoBar()
         return
-    with click.progressbar(
-        length=len(work), label=label, file=sys.stderr, show_pos=True
-    ) as bar:
-        yield lambda: bar.update(1)
+    with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+        yield bar
+
+
+class _NoBar:
+    def update(self, n_steps: int) -> None:
+        pass
 
 
 def scaled(value: float | None, unit: str) -> str:

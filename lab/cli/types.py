@@ -141,3 +141,9 @@ def _complete_last(choices: Any, incomplete: str) -> list[CompletionItem]:
     done, _, last = incomplete.rpartition(",")
     lead = f"{done}," if done else ""
     return [CompletionItem(lead + choice) for choice in choices if choice.startswith(last)]
+
+
+ARCHITECTURES: Final = ArchitectureList()
+KERNEL: Final = KernelPattern()
+CASE_NAMES: Final = CaseName()
+CASE_PATTERN: Final = CaseFilter()

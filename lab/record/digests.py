@@ -17,7 +17,7 @@ def stamp(kernel: str) -> dict[str, str]:
     return {"source_digest": source_digest(spec), "spec_digest": spec_digest(spec)}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _source_digest(family: str) -> str:
     return digest(include_closure(cuda_root() / f"{family}.cu"), "")
 

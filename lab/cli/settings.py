@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lab.cli.types import ArchitectureList
+from lab.cli.types import ARCHITECTURES
 from lab.record.store import default_path
 
 
@@ -89,7 +89,7 @@ def global_options() -> list[click.Option]:
         ),
         click.Option(
             ["--arch"],
-            type=ArchitectureList(),
+            type=ARCHITECTURES,
             metavar="LIST",
             help="Build for these architectures, such as sm_90a,sm_120a.",
             expose_value=False,
