@@ -4,6 +4,7 @@ Both backends use it: a cached binary must never outlive an edit to any file it 
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -18,7 +19,12 @@ _QUOTED = re.compile(r'"([^"]+)"\s*$')
 
 @cache
 def cuda_root() -> Path:
-    """The folder that holds the kernel sources: `cuda/` of a checkout, or the wheel's copy."""
+    """The folder that holds the kernel sources: `cuda/` of a checkout, or the wheel's copy.
+
+    `DSV4_CUDA_ROOT` names another folder, such as the sources of another revision.
+    """
+    if named := os.environ.get("DSV4_CUDA_ROOT"):
+        return Path(named).resolve()
     package = Path(__file__).resolve().parent.parent
     for root in (package.parent / "cuda", package / "cuda"):
         if (root / "host" / "cuda_host.h").is_file():
