@@ -65,7 +65,7 @@ def sentences(wrong: Mask, axes: tuple[str, ...], tile: Mapping[str, int]) -> tu
     clauses, extra, covered = [], [], 1
     for name, counts in _counts(wrong, axes):
         found = _axis_pattern(name, counts, tile.get(name))
-        place = _place(found, n, tile.get(name))
+        place = _place(found, tile.get(name))
         residue = _residue(found, counts, n)
         clauses += [c for c in (place, residue) if c]
         covered *= (found.high - found.low) if place else found.size
@@ -101,12 +101,13 @@ def _axis_pattern(name: str, counts: Counts, width: int | None) -> AxisPattern:
     return AxisPattern(name, counts.size, int(hit[0]), int(hit[-1]) + 1, hit.size, modulus, share)
 
 
-def _place(p: AxisPattern, n: int, width: int | None) -> str:
+def _place(p: AxisPattern, width: int | None) -> str:
     """A clause for a single index or a short range, with the tile or block it fills."""
     if p.distinct == 1:
         end = " (the first)" if p.low == 0 else " (the last)" if p.high == p.size else ""
         return f"{p.axis}={p.low}{end}"
-    if ((p.high - p.low) / p.size) ** n > _CHANCE:
+    # Mismatches that share an index are no independent draws of it.
+    if ((p.high - p.low) / p.size) ** p.distinct > _CHANCE:
         return ""
     block = _block(p, width)
     if p.high == p.size:
