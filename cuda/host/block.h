@@ -48,10 +48,21 @@ struct Block {
     int current;  // linear index of the running thread
 };
 
-// A code address chain, innermost first, as offsets into the library; filled in check mode.
+// One row of the library's line table: from this offset on, code belongs to this line.
+struct LineRow {
+    uint64_t offset;
+    uint32_t file;  // a number of Python's choosing
+    uint32_t line;  // 0: no line
+};
+
+struct Frame {
+    uint32_t file, line;
+};
+
+// Source lines from an access outwards over its callers; filled in check mode.
 struct Chain {
     int count;
-    uint64_t offsets[chain_length];
+    Frame frames[chain_length];
 };
 
 // What Python reads after a launch that failed.
@@ -82,6 +93,8 @@ struct Launch {
     uint64_t* next_block;  // shared by all workers
     const Extent* extents;
     uint32_t extent_count;
+    uint32_t line_count;
+    const LineRow* lines;
 };
 
 extern Block block;
@@ -103,7 +116,12 @@ void check_launch_ends();
 void check_block_begins(unsigned number);
 void check_block_synced();
 void check_warp_synced(int warp, unsigned mask);
-void check_arrives_at_barrier(int thread);
-void check_arrives_at_group(int thread);
+// A thread waits at a collective that was called at pc.
+void check_arrives(int thread, void* pc, void* frame);
+
+// The thread to blame when these wait at different lines, else -1; fills the fault's chains.
+int find_divergent(const int* threads, int count);
+
+void check_locates_fault(void* pc, void* frame);
 
 }  // namespace host

@@ -96,6 +96,14 @@ void make_current(int thread) {
     threadIdx = block.threads[thread].index;
 }
 
+// The address and frame of whoever called the function this stands in.
+#define HOST_CALLER __builtin_return_address(0), *static_cast<void**>(__builtin_frame_address(0))
+#ifdef DSV4_CHECK
+#define note_arrival(thread) check_arrives(thread, HOST_CALLER)
+#else
+#define note_arrival(thread) ((void)0)
+#endif
+
 void describe_waiting(char* out, size_t size) {
     int used = 0;
     int shown = 0;
@@ -149,7 +157,46 @@ bool barrier_is_complete() {
     return block.arrived_count > 0 && block.arrived_count + block.exited_count == block.thread_count;
 }
 
+// Check mode is stricter than sm_70: everybody must wait, and at one line.
+void require_one_line(const int* threads, int count, const char* text) {
+#ifdef DSV4_CHECK
+    const int blamed = find_divergent(threads, count);
+    if (blamed < 0) return;
+    make_current(blamed);
+    fail("divergent-barrier", text, block.threads[blamed].file, block.threads[blamed].line);
+#endif
+}
+
+void require_whole_block() {
+    int waiting[max_threads];
+    int count = 0;
+    const Thread* returned = nullptr;
+    for (int i = 0; i < block.thread_count; ++i) {
+        if (!block.threads[i].exited) waiting[count++] = i;
+        else if (returned == nullptr) returned = &block.threads[i];
+    }
+    require_one_line(waiting, count, "threads of the block wait at different barriers");
+    if (returned == nullptr) return;
+    char text[200];
+    snprintf(text, sizeof text,
+             "%d threads wait at a barrier that thread (%u,%u,%u) and %d others will never reach: "
+             "they returned",
+             count, returned->index.x, returned->index.y, returned->index.z,
+             block.exited_count - 1);
+    make_current(waiting[0]);
+    fail("deadlock", text, block.threads[waiting[0]].file, block.threads[waiting[0]].line);
+}
+
+void require_one_line_of_lanes(int warp_index, unsigned lanes) {
+    int waiting[warpSize];
+    int count = 0;
+    for (unsigned left = lanes; left != 0; left &= left - 1)
+        waiting[count++] = warp_index * warpSize + __builtin_ctz(left);
+    require_one_line(waiting, count, "lanes of one warp wait at different collectives");
+}
+
 void complete_barrier() {
+    if (checking) require_whole_block();
     if (block.exchange != nullptr) block.exchange(block.slots, block.thread_count);
     block.exchange = nullptr;
     block.arrived_count = 0;
@@ -168,6 +215,7 @@ bool group_is_complete(const Warp& warp, const Group& group) {
 
 void complete_group(int warp_index, Group* group) {
     Warp& warp = block.warps[warp_index];
+    if (checking) require_one_line_of_lanes(warp_index, group->arrived);
     if (group->exchange != nullptr) group->exchange(warp.slots, group->arrived);
     const unsigned arrived = group->arrived;
 #ifdef DSV4_CHECK
@@ -340,6 +388,9 @@ void fail(const char* kind, const char* text, const char* file, int line) {
     const uint3 who[2] = {blockIdx, threadIdx};
     memcpy(fault->block, &who[0], sizeof fault->block);
     memcpy(fault->thread, &who[1], sizeof fault->thread);
+#ifdef DSV4_CHECK
+    check_locates_fault(HOST_CALLER);
+#endif
     abandon_block();
 }
 
@@ -349,15 +400,13 @@ void block_exchange(void* slot, BlockExchange exchange, const char* file, int li
     thread.file = file;
     thread.line = line;
     thread.wait = "__syncthreads";
+    note_arrival(me);
     if (block.arrived_count > 0 && block.exchange != exchange)
         fail("divergent-barrier", "threads of the block met in different block collectives", file,
              line);
     block.exchange = exchange;
     block.slots[me] = slot;
     ++block.arrived_count;
-#ifdef DSV4_CHECK
-    check_arrives_at_barrier(me);
-#endif
     if (!barrier_is_complete()) return wait_here();
     complete_barrier();
     go_on();
@@ -372,6 +421,7 @@ void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders
     thread.file = file;
     thread.line = line;
     thread.wait = "a warp collective";
+    note_arrival(me);
     if ((mask >> lane & 1) == 0)
         fail("divergent-barrier", "a lane called a warp collective whose mask leaves it out", file,
              line);
@@ -392,9 +442,6 @@ void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders
         fail("divergent-barrier", "lanes of one warp met in different collectives", file, line);
     group->arrived |= 1u << lane;
     warp.slots[lane] = slot;
-#ifdef DSV4_CHECK
-    check_arrives_at_group(me);
-#endif
     if (checking && (mask & warp.existing & warp.exited))
         fail("deadlock", "a lane named in the mask of this collective has returned", file, line);
     if (!group_is_complete(warp, *group)) return wait_here();
@@ -439,7 +486,6 @@ __attribute__((visibility("default"))) int dsv4_launch(int index, const uint64_t
     kernel_values = values;
     host::launch = launch;
     host::fault = fault;
-    fault->kind[0] = 0;
     begin_launch();
     const uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
     unsigned* order = nullptr;

@@ -52,8 +52,8 @@ def define_lines(defines: Mapping[str, int | float | str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def rewrite(preprocessed: str, source: Path) -> tuple[str, tuple[str, ...]]:
-    """The C++ text and the names of its kernels, in the order of the file.
+def rewrite(preprocessed: str, source: Path) -> str:
+    """The C++ text, with a table of the kernels at its end.
 
     Errors: CompileError when there is no `extern "C" __global__ void NAME(`, and for dynamic shared
     memory that is not declared as `extern __shared__ TYPE NAME[];`.
@@ -81,7 +81,7 @@ def rewrite(preprocessed: str, source: Path) -> tuple[str, tuple[str, ...]]:
         f"::host::Trampoline<&::{name}>::signature.text}};\n"
         for name in names
     )
-    return f"{text}\n{exports}", names
+    return f"{text}\n{exports}"
 
 
 def _point_at_dynamic_shared(match: re.Match[str]) -> str:

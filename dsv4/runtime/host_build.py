@@ -1,0 +1,175 @@
+"""Compiles one `.cu` into a shared library for this CPU, through a cache on disk.
+
+The cache key covers everything that reaches the binary: the sources and what they include, the shim
+and runtime, every flag, the mode, the compiler's version and the processor.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from dsv4.runtime.host_compiler import Compiler, find_compiler, run_compiler
+from dsv4.runtime.host_source import define_lines, rewrite
+from dsv4.runtime.sources import cuda_root, digest, include_closure
+
+Mode = Literal["run", "shuffle", "check"]
+CpAsync = Literal["eager", "deferred"]
+
+# The numerics of the device: no contraction, no fast-math, and aliasing as kernels assume it.
+_COMMON_FLAGS = (
+    "-std=c++17",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fno-math-errno",
+    "-fsigned-char",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+    "-w",
+)
+# Every helper stays a call with a frame, so that a fault can be traced out to the kernel's line.
+_CHECK_FLAGS = (
+    "-O1",
+    "-g1",
+    "-gdwarf-4",
+    "-fno-inline",
+    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-fsanitize=thread",
+    "-fsanitize=bounds,alignment",
+)
+_CHECK_FLAGS_OF_FAMILY = {
+    "gcc": ("--param=tsan-instrument-func-entry-exit=0",),
+    "clang": (
+        "-mllvm",
+        "-tsan-instrument-func-entry-exit=0",
+        "-mllvm",
+        "-tsan-instrument-atomics=0",
+        "-mllvm",
+        "-tsan-instrument-read-before-write=1",
+    ),
+}
+_RUNTIME_FILES = ("runtime.cpp",)
+_CHECKER_FILES = ("runtime.cpp", "checker.cpp", "sites.cpp")
+
+
+def build_library(
+    source: Path, *, defines: Mapping[str, int | float | str], mode: Mode, cp_async: CpAsync
+) -> Path:
+    """The path of the shared library, compiled now or earlier.
+
+    Errors: CompileError when there is no compiler or the source is rejected.
+    """
+    compiler = find_compiler()
+    source = source.resolve()
+    flags = (*_COMMON_FLAGS, *_mode_flags(compiler, mode))
+    if cp_async == "deferred":
+        flags = (*flags, "-DDSV4_CP_ASYNC_DEFERRED=1")
+    constants = define_lines(defines)
+    key = digest(
+        (*include_closure(source), *_shim_files()),
+        "\0".join((compiler.identity, *compiler.compile, *flags, constants, mode, str(source))),
+    )
+    library = cache_folder() / f"{source.stem}-{mode}-{key[:32]}.so"
+    if not library.is_file():
+        _compile(compiler, source, constants, flags, mode, library)
+    return library
+
+
+def cache_folder() -> Path:
+    """The folder of compiled libraries: `host` in DSV4_CACHE, or in the user's cache."""
+    named = os.environ.get("DSV4_CACHE")
+    folder = (Path(named) if named else Path.home() / ".cache" / "dsv4-lab") / "host"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def copy_of(library: Path, number: int) -> Path:
+    """Another file with the library's content, which the system loads with statics of its own."""
+    path = library.with_suffix(f".{number}.so")
+    if not path.is_file():
+        with tempfile.TemporaryDirectory(dir=library.parent, prefix="copy-") as name:
+            copied = Path(name) / path.name
+            shutil.copyfile(library, copied)
+            copied.replace(path)
+    return path
+
+
+def _shim_files() -> tuple[Path, ...]:
+    return tuple(sorted((cuda_root() / "host").glob("*.*")))
+
+
+def _mode_flags(compiler: Compiler, mode: Mode) -> tuple[str, ...]:
+    native = ("-march=native",) if compiler.native else ()
+    if mode == "check":
+        return (*native, *_CHECK_FLAGS, *_CHECK_FLAGS_OF_FAMILY[compiler.family], "-DDSV4_CHECK=1")
+    if mode == "shuffle":
+        return (*native, "-O2")
+    return (*native, "-O2", "-DDSV4_HOST_FAST=1")
+
+
+def _compile(
+    compiler: Compiler,
+    source: Path,
+    constants: str,
+    flags: tuple[str, ...],
+    mode: Mode,
+    library: Path,
+) -> None:
+    root = cuda_root()
+    command = (*compiler.compile, *flags)
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as name:
+        folder = Path(name)
+        # The constants come after the shim: a constant called N must not reach its templates.
+        constants_file = folder / "constants.h"
+        constants_file.write_text(constants, encoding="utf-8")
+        shim = root / "host" / "cuda_host.h"
+        includes = ("-I", str(root), "-include", str(shim), "-include", str(constants_file))
+        preprocessed = run_compiler(
+            (*command, "-E", "-x", "c++", *includes, str(source)), source
+        )
+        rewritten = folder / "kernel.ii"
+        rewritten.write_text(rewrite(preprocessed, source), encoding="utf-8")
+        kernel = folder / "kernel.o"
+        run_compiler(
+            (*command, "-x", "c++-cpp-output", "-c", str(rewritten), "-o", str(kernel)), source
+        )
+        linked = folder / library.name
+        objects = (kernel, *_runtime_objects(compiler, mode))
+        run_compiler(
+            (
+                *compiler.link,
+                "-shared",
+                *map(str, objects),
+                *compiler.link_flags,
+                "-o",
+                str(linked),
+            ),
+            source,
+        )
+        linked.replace(library)
+
+
+def _runtime_objects(compiler: Compiler, mode: Mode) -> list[Path]:
+    """The objects of scheduler and checker, which are the same for every kernel of a mode."""
+    checking = mode == "check"
+    flags = [*_COMMON_FLAGS, "-O2", "-fno-omit-frame-pointer"]
+    if checking:
+        flags.append("-DDSV4_CHECK=1")
+    command = (*compiler.compile, *flags)
+    key = digest(_shim_files(), "\0".join((compiler.identity, *command)))
+    objects = []
+    for name in _CHECKER_FILES if checking else _RUNTIME_FILES:
+        file = cuda_root() / "host" / name
+        target = cache_folder() / f"{file.stem}-{key[:32]}.o"
+        if not target.is_file():
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
+                made = Path(folder) / target.name
+                run_compiler((*command, "-c", str(file), "-o", str(made)), file)
+                made.replace(target)
+        objects.append(target)
+    return objects
