@@ -27,12 +27,12 @@ def movement_gather(x: Floats, ids: Ids) -> Floats:
 def movement_gather_bytes(x: Bytes, ids: Ids) -> Bytes:
     """The rows of those ids, as bytes.  Shapes: x [S, D], ids [A] -> [A, D]."""
     known = _known(ids, x)
-    return np.where(known[:, None], x[np.where(known, ids, 0)], np.uint8(0xFF))
+    return np.asarray(np.where(known[:, None], x[np.where(known, ids, 0)], np.uint8(0xFF)))
 
 
 def movement_gather_row(x: Floats, ids: Ids, slot: int) -> Floats:
     """The row of the id in that slot.  Shapes: x [S, D], ids [A] -> [D]."""
-    return _rows(x, ids[slot : slot + 1])[0]
+    return np.asarray(_rows(x, ids[slot : slot + 1])[0])
 
 
 def movement_scatter(x: Floats, ids: Ids, y: Floats) -> Floats:
@@ -91,13 +91,13 @@ def movement_mean(x: Floats) -> Floats:
     total = np.zeros_like(x[:, 0])
     for m in range(x.shape[1]):
         total = round_to(total + x[:, m], "f32")
-    return total / x.shape[1]
+    return np.asarray(total / x.shape[1])
 
 
 def _known(ids: Ids, target: Floats | Bytes) -> Mask:
-    return (ids >= 0) & (ids < target.shape[0])
+    return np.asarray((ids >= 0) & (ids < target.shape[0]))
 
 
 def _rows(x: Floats, ids: Ids) -> Floats:
     known = _known(ids, x)
-    return np.where(known[:, None], x[np.where(known, ids, 0)], np.nan)
+    return np.asarray(np.where(known[:, None], x[np.where(known, ids, 0)], np.nan))
