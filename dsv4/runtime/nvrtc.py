@@ -7,12 +7,13 @@ and compiler version.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ _OPTIONS = (
     "--prec-div=true",
     "--prec-sqrt=true",
     "--generate-line-info",
-    "--extra-device-vectorization",
     "--ptxas-options=-v",
 )
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -77,8 +77,8 @@ def _nvrtc() -> Any:
     except Exception as error:  # ImportError, or CuPy's error for a missing library
         raise DeviceError(
             f"compiling for CUDA needs CuPy and NVRTC, and they cannot be loaded ({error})\n"
-            "  install the extra for your machine: pip install 'dsv4-lab[compile]' without a GPU,"
-            " [cuda12] or [cuda13] with one; see: dsv4-lab doctor"
+            "  install the extra `compile` without a GPU, `cuda12` or `cuda13` with one;"
+            " dsv4-lab doctor prints the pip line"
         ) from None
     return nvrtc
 
@@ -94,13 +94,7 @@ def compile_cubin(source: Path, *, defines: Mapping[str, int | float | str], arc
 
     Errors: CompileError with the compiler's own lines; DeviceError when NVRTC is missing.
     """
-    nvrtc = _nvrtc()
-    options = [
-        *_OPTIONS,
-        f"--gpu-architecture={arch}",
-        f"--include-path={cuda_root()}",
-        *(f"-D{name}={value}" for name, value in sorted(defines.items())),
-    ]
+    options = _options(defines, arch)
     # The include path differs between machines and changes nothing that the digest does not see.
     named = [o for o in options if not o.startswith("--include-path")]
     key = digest(include_closure(source), "\n".join([*named, nvrtc_version()]))
@@ -109,20 +103,49 @@ def compile_cubin(source: Path, *, defines: Mapping[str, int | float | str], arc
     log_path = path.with_suffix(".log")
     if path.exists() and log_path.exists():
         return Cubin(path, _sha256(path.read_bytes()), arch, log_path.read_text(), True)
-    program = nvrtc.createProgram(source.read_text(), str(source), [], [])
-    try:
-        try:
-            nvrtc.compileProgram(program, options)
-        except Exception as error:
-            log = nvrtc.getProgramLog(program)
-            raise _failure(source, arch, defines, log or str(error)) from None
-        binary, log = nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
-    finally:
-        nvrtc.destroyProgram(program)
+    with _compiled(source, defines, arch) as program:
+        binary, log = _nvrtc().getCUBIN(program), _nvrtc().getProgramLog(program)
     folder.mkdir(parents=True, exist_ok=True)
     _write_atomically(log_path, log.encode())
     _write_atomically(path, binary)
     return Cubin(path, _sha256(binary), arch, log, False)
+
+
+def compile_ptx(source: Path, *, defines: Mapping[str, int | float | str], arch: str) -> str:
+    """The PTX of a `.cu` for one architecture, freshly built with the options of the cubin.
+
+    Errors: CompileError with the compiler's own lines; DeviceError when NVRTC is missing.
+    """
+    with _compiled(source, defines, arch) as program:
+        text: bytes = _nvrtc().getPTX(program)
+    return text.decode().rstrip("\0")
+
+
+def _options(defines: Mapping[str, int | float | str], arch: str) -> list[str]:
+    return [
+        *_OPTIONS,
+        f"--gpu-architecture={arch}",
+        f"--include-path={cuda_root()}",
+        *(f"-D{name}={value}" for name, value in sorted(defines.items())),
+    ]
+
+
+@contextlib.contextmanager
+def _compiled(
+    source: Path, defines: Mapping[str, int | float | str], arch: str
+) -> Iterator[Any]:
+    """The compiled program, destroyed at the end of the `with`."""
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(source.read_text(), str(source), [], [])
+    try:
+        try:
+            nvrtc.compileProgram(program, _options(defines, arch))
+        except Exception as error:
+            log = nvrtc.getProgramLog(program)
+            raise _failure(source, arch, defines, log or str(error)) from None
+        yield program
+    finally:
+        nvrtc.destroyProgram(program)
 
 
 def _failure(

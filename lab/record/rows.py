@@ -43,6 +43,14 @@ WHERE (kernel, run) IN (SELECT kernel, max(run) FROM result GROUP BY kernel)
 GROUP BY kernel ORDER BY kernel
 """
 
+HISTORY = """
+SELECT result.run, run.started, result.backend, result.arch, min(result.verdict) AS verdict,
+       count(*) AS cases, max(result.bound_use) AS bound_use
+FROM result JOIN run ON run.id = result.run
+WHERE result.kernel = ?
+GROUP BY result.run, result.backend, result.arch ORDER BY result.run DESC LIMIT ?
+"""
+
 PRUNABLE = """
 SELECT id FROM run
 WHERE (:before IS NULL OR started < :before)

@@ -165,6 +165,10 @@ class Store:
         """Per kernel, its latest run: `run`, `verdict` (the worst), `source_digest`, `cases`."""
         return {row.pop("kernel"): row for row in self._query(rows.LATEST)}
 
+    def history(self, kernel: str, limit: int) -> list[dict[str, Any]]:
+        """The newest runs that had the kernel, oldest first, each with its worst verdict."""
+        return self._query(rows.HISTORY, (kernel, limit))[::-1]
+
     def samples(self, result_id: int) -> bytes | None:
         """The timing samples of a result; None without."""
         with explained(self.path, "read records"):
