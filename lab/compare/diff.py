@@ -104,6 +104,7 @@ class OutputDiff:
         return {key: jsonable(value) for key, value in document.items()}
 
 
+@np.errstate(all="ignore")  # any bits may come; NaN and overflow are counted, not warned about
 def compare(
     got: Raw,
     ref64: Raw,
@@ -134,7 +135,7 @@ def compare(
     missing = 0 if never is None else int(never.sum())
     failing = int(wrong.sum())
     buckets = ulp.bucket_of(both)
-    shrink = metrics.shrink(both)
+    bias, shrink = metrics.bias(both), metrics.shrink(both)
     return OutputDiff(
         name=name,
         fmt=fmt,
@@ -150,7 +151,7 @@ def compare(
         ulp_real_max=float(both.real.max(initial=0.0)),
         ulp_histogram=ulp.histogram(buckets),
         by_magnitude=ulp.by_magnitude(both, buckets),
-        bias=metrics.bias(both),
+        bias=bias,
         shrink=shrink,
         rel_l2=metrics.rel_l2(both),
         cos_gap=metrics.cos_gap(both),
@@ -167,7 +168,7 @@ def compare(
             else ()
         ),
         axes=axis_patterns(wrong, both.axes, widths(both, tile)),
-        notes=_notes(shrink, both),
+        notes=_notes(bias, shrink),
     )
 
 
@@ -189,7 +190,7 @@ def _first(both: Pair, wrong: Mask, tile: Tile | None) -> Location | None:
     return None
 
 
-def _notes(shrink: Lean, both: Pair) -> tuple[str, ...]:
+def _notes(bias: Lean, shrink: Lean) -> tuple[str, ...]:
     """What a passing output may still hide."""
     found = []
     if abs(shrink.z) > _LEAN_Z:
@@ -199,11 +200,10 @@ def _notes(shrink: Lean, both: Pair) -> tuple[str, ...]:
         cut = shrink.z < 0 and 0.25 < -shrink.mean < 0.75
         why = ": looks like low bits cut off instead of rounded" if cut else ""
         found.append(f"{text} (z {shrink.z:+.0f}){why}")
-    lean = metrics.bias(both)
-    if abs(lean.z) > _LEAN_Z and abs(lean.z) > abs(shrink.z):
-        way = "down" if lean.z < 0 else "up"
+    if abs(bias.z) > _LEAN_Z and abs(bias.z) > abs(shrink.z):
+        way = "down" if bias.z < 0 else "up"
         found.append(
-            f"values lean {way} by {abs(lean.mean):.2f} spacings on average (z {lean.z:+.0f})"
+            f"values lean {way} by {abs(bias.mean):.2f} spacings on average (z {bias.z:+.0f})"
         )
     return tuple(found)
 

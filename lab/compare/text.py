@@ -11,10 +11,11 @@ _INDENT = "  "
 
 
 def render(diff: OutputDiff, *, show_name: bool = False) -> str:
-    """The text block of one output; a failing or odd one shows where, what and how bad."""
+    """The text block of one output; a failing or odd one shows where, what and how bad.
+
+    The reason of a failure is left to the caller, who has those of all outputs.
+    """
     lines = [_summary(diff), _counts(diff), f"bound use {_number(diff.bound_use, '.2f')}"]
-    if not diff.passed:
-        lines.append(f"reason  {diff.reason}")
     if diff.first is not None and not diff.passed:
         lines.append(f"first   {_location(diff.first)}")
     lines += [f"pattern {sentence}" for sentence in diff.patterns]

@@ -1,4 +1,4 @@
-"""The bounds: float32 emulations stay inside, planted errors leave, and the sizes are as derived."""
+"""The bounds: float32 emulations stay inside, planted errors leave, sizes are as derived."""
 
 import numpy as np
 import pytest
