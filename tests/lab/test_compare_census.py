@@ -9,7 +9,9 @@ from oracle.formats import FORMATS, decode
 
 
 def test_each_kind_is_counted_once():
-    x = np.array([np.nan, np.inf, -np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-39, 1.0, -3.4028234664e38])
+    x = np.array(
+        [np.nan, np.inf, -np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-39, 1.0, -3.4028234664e38]
+    )
     x[-1] = -FORMATS["f32"].max
     assert census(x, "f32") == Census(1, 1, 2, 2, 1, 1)
 
