@@ -14,4 +14,4 @@ def argmax(x: Floats) -> npt.NDArray[np.int64]:
     Source: temperature 0 of the published sampler; ties to the lowest index.
     """
     largest = np.max(x, axis=1, keepdims=True, where=~np.isnan(x), initial=-np.inf)
-    return np.argmax(x == largest, axis=1)
+    return np.asarray(np.argmax(x == largest, axis=1), np.int64)
