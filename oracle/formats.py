@@ -83,7 +83,7 @@ def decode(raw: npt.ArrayLike, fmt: str) -> Floats:
         if f.name == "f16":
             return bits.view(np.float16).astype(np.float64)
         if f.name == "bf16":
-            return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+            return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     return np.asarray(_TABLES[f.name][bits])
 
 
