@@ -13,7 +13,7 @@ from dsv4.errors import CompileError, LaunchError, SpecError
 from dsv4.runtime.device import Device
 from dsv4.spec import Exact, KernelSpec, Ulp, Within
 from lab.cases import Case, cases
-from lab.cases.select import select
+from lab.cases.select import require_known, select
 from lab.run import ERROR, FAIL, PASS, CaseResult, RunOptions, run_case
 from lab.weights import Checkpoint, takes_weights, weight_cases
 
@@ -57,9 +57,10 @@ def plan(
     """
     if weights is not None:
         return _weights_plan(specs, weights, tensor)
+    require_known([(s, cases(s.name)) for s in specs], patterns, names)
     work = []
     for spec in specs:
-        chosen = select(cases(spec.name), patterns, names, level)
+        chosen = select(cases(spec.name), patterns, names, level, spec=spec)
         work += [(spec, c) for c in chosen if mode != "check" or c.check]
     return work
 
