@@ -75,48 +75,13 @@ __device__ __forceinline__ Best from_lane_xor(Best best, i32 offset) {
             __shfl_xor_sync(FULL_WARP, best.index, offset)};
 }
 
-#ifdef DSV4_HOST_FAST
-
-template <class Fold, class Value>
-inline Value butterfly(Value (&lanes)[32]) {
-    for (int width = 16; width > 0; width >>= 1)
-        for (int lane = 0; lane < width; ++lane)
-            lanes[lane] = Fold::fold(lanes[lane], lanes[lane + width]);
-    return lanes[0];
-}
-
-template <class Fold, class Value>
-void fold_warp(void* const* slots, unsigned) {
-    Value lanes[32];
-    for (int lane = 0; lane < 32; ++lane) lanes[lane] = *static_cast<Value*>(slots[lane]);
-    const Value total = butterfly<Fold>(lanes);
-    for (int lane = 0; lane < 32; ++lane) *static_cast<Value*>(slots[lane]) = total;
-}
-
-template <class Fold, class Value>
-void fold_block(void* const* slots, int count) {
-    Value partials[32];
-    for (int warp = 0; warp < 32; ++warp) {
-        Value lanes[32];
-        partials[warp] = Fold::empty();
-        if (32 * warp >= count) continue;
-        for (int lane = 0; lane < 32; ++lane)
-            lanes[lane] = *static_cast<Value*>(slots[32 * warp + lane]);
-        partials[warp] = butterfly<Fold>(lanes);
-    }
-    const Value total = butterfly<Fold>(partials);
-    for (int i = 0; i < count; ++i) *static_cast<Value*>(slots[i]) = total;
-}
-
-#endif
-
 template <class Fold, class Value>
 __device__ __forceinline__ Value over_warp(Value value) {
 #ifdef DSV4_HOST
     host::require_full_warps(false);
 #endif
 #ifdef DSV4_HOST_FAST
-    host::warp_exchange(FULL_WARP, &value, fold_warp<Fold, Value>, false, __FILE__, __LINE__);
+    host::fold_warp_at_once<Fold>(value, __FILE__, __LINE__);
 #else
     for (i32 offset = 16; offset > 0; offset >>= 1)
         value = Fold::fold(value, from_lane_xor(value, offset));
@@ -130,7 +95,7 @@ __device__ __forceinline__ Value over_block(Value value, Value* scratch) {
     host::require_full_warps(true);
 #endif
 #ifdef DSV4_HOST_FAST
-    host::block_exchange(&value, fold_block<Fold, Value>, __FILE__, __LINE__);
+    host::fold_block_at_once<Fold>(value, __FILE__, __LINE__);
     return value;
 #else
     value = over_warp<Fold>(value);

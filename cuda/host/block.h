@@ -1,5 +1,8 @@
-// The state of the one block a library copy is running; shared by scheduler and checker.
+// The state of the one block a library copy is running, and the parts of the runtime that share it:
+// scheduler.cpp (who runs), collectives.cpp (who waits for whom), launch.cpp (the grid), and in
+// check mode the checker.
 #pragma once
+#include "copies.h"
 #include "runtime.h"
 
 namespace host {
@@ -7,6 +10,12 @@ namespace host {
 constexpr size_t stack_bytes = 128 * 1024;
 constexpr int max_groups = warpSize;
 constexpr int chain_length = 12;
+
+#ifdef DSV4_CHECK
+constexpr bool checking = true;
+#else
+constexpr bool checking = false;
+#endif
 
 struct Fiber {
     void* stack_pointer;
@@ -65,7 +74,7 @@ struct Chain {
     Frame frames[chain_length];
 };
 
-// What Python reads after a launch that failed.
+// What Python reads after a launch that failed; kind is empty when it did not.
 struct Fault {
     char kind[32];
     char text[512];
@@ -73,7 +82,7 @@ struct Fault {
     int line;
     unsigned block[3], thread[3];
     Chain here;   // check mode: the failing access
-    Chain other;  // check mode: the earlier access of a race
+    Chain other;  // check mode: the other party of a race or a divergence
 };
 
 // The bytes of one array argument.
@@ -88,7 +97,7 @@ struct Extent {
 struct Launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes;
-    unsigned shuffle;  // random order and poisoned shared memory
+    unsigned shuffle;  // random order of blocks and threads
     uint64_t seed;
     uint64_t* next_block;  // shared by all workers
     const Extent* extents;
@@ -101,27 +110,44 @@ extern Block block;
 extern const Launch* launch;
 extern Fault* fault;
 
-uint64_t random_number();
-[[noreturn]] void abandon_block();
-
-// Static shared memory of the whole file; both null when there is none.
 struct StaticShared {
-    char *first, *end;
+    char *first, *end;  // both null when the file has none
 };
 StaticShared static_shared();
 
-// The checker's side; runtime.cpp calls these only when it is built with DSV4_CHECK.
+// scheduler.cpp
+void seed_random(uint64_t seed);
+uint64_t random_number();
+void make_current(int thread);
+void release(int thread);  // it may go on
+void wait_here();          // suspends the running thread until it is released
+void go_on();              // the last to arrive: goes on, or lets a random order decide
+void run_block(unsigned number, Export::Call kernel, const uint64_t* values);
+
+// collectives.cpp
+void begin_collectives();
+void collectives_see_return(int thread);
+
+#ifdef DSV4_CHECK
+// checker.cpp
 void check_launch_begins();
 void check_launch_ends();
 void check_block_begins(unsigned number);
+void check_block_ends();
 void check_block_synced();
 void check_warp_synced(int warp, unsigned mask);
+
 // A thread waits at a collective that was called at pc.
 void check_arrives(int thread, void* pc, void* frame);
 
 // The thread to blame when these wait at different lines, else -1; fills the fault's chains.
 int find_divergent(const int* threads, int count);
 
+// Called by fail: fills the fault's chain unless that is done, and may put an earlier cause first.
 void check_locates_fault(void* pc, void* frame);
+#endif
+
+// The return address and frame of whoever called the function this stands in.
+#define HOST_CALLER __builtin_return_address(0), *static_cast<void**>(__builtin_frame_address(0))
 
 }  // namespace host

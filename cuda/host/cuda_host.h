@@ -34,4 +34,5 @@
 #include "copies.h"
 #include "intrinsics.h"
 #include "launch.h"
+#include "reduce.h"
 #include "tensor.h"

@@ -68,7 +68,7 @@ void fill(Site& site, void* pc, void* frame) {
 
 }  // namespace
 
-void read_sites(char* image_first, char* image_end) {
+void begin_sites(char* image_first, char* image_end) {
     code_first = image_first;
     code_end = image_end;
     sites = static_cast<Site*>(calloc(table_size, sizeof(Site)));

@@ -129,7 +129,7 @@ class HostModule:
         launch: Launch,
         worker_count: int,
     ) -> Fault | None:
-        """The fault of the first worker that met one; every worker takes blocks until none is left."""
+        """The fault of the first worker that met one; each takes blocks until none is left."""
         while len(self._copies) < worker_count:
             self._copies.append(Library(copy_of(self._copies[0].path, len(self._copies))))
         faults = [Fault() for _ in range(worker_count)]
@@ -185,7 +185,7 @@ class HostModule:
         return KernelFault(
             f"{symbol}: {kind}: {fault.text.decode(errors='replace')}\n"
             + f"  at {place}, block {block}, thread {thread}\n"
-            + (f"  the other access is at {other}\n" if other is not None else "")
+            + (f"  the other party is at {other}\n" if other is not None else "")
             + f"  {advice}",
             kind=kind,
             file=place.file,

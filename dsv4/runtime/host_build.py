@@ -53,8 +53,8 @@ _CHECK_FLAGS_OF_FAMILY = {
         "-tsan-instrument-read-before-write=1",
     ),
 }
-_RUNTIME_FILES = ("runtime.cpp",)
-_CHECKER_FILES = ("runtime.cpp", "checker.cpp", "sites.cpp")
+_RUNTIME_FILES = ("launch.cpp", "scheduler.cpp", "collectives.cpp")
+_CHECKER_FILES = ("checker.cpp", "order.cpp", "shadow.cpp", "sites.cpp", "receivers.cpp")
 
 
 def build_library(
@@ -129,9 +129,7 @@ def _compile(
         constants_file.write_text(constants, encoding="utf-8")
         shim = root / "host" / "cuda_host.h"
         includes = ("-I", str(root), "-include", str(shim), "-include", str(constants_file))
-        preprocessed = run_compiler(
-            (*command, "-E", "-x", "c++", *includes, str(source)), source
-        )
+        preprocessed = run_compiler((*command, "-E", "-x", "c++", *includes, str(source)), source)
         rewritten = folder / "kernel.ii"
         rewritten.write_text(rewrite(preprocessed, source), encoding="utf-8")
         kernel = folder / "kernel.o"
@@ -163,7 +161,7 @@ def _runtime_objects(compiler: Compiler, mode: Mode) -> list[Path]:
     command = (*compiler.compile, *flags)
     key = digest(_shim_files(), "\0".join((compiler.identity, *command)))
     objects = []
-    for name in _CHECKER_FILES if checking else _RUNTIME_FILES:
+    for name in (*_RUNTIME_FILES, *(_CHECKER_FILES if checking else ())):
         file = cuda_root() / "host" / name
         target = cache_folder() / f"{file.stem}-{key[:32]}.o"
         if not target.is_file():

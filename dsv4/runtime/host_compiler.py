@@ -64,7 +64,8 @@ def _find_compiler(named: str, search_path: str) -> Compiler:
         return _describe((*zig, "c++"), (*zig, "cc"), ("-nostdlib",))
     raise CompileError(
         "host backend: a C++ compiler is needed to run .cu files on the CPU, and none was found\n"
-        f"  looked for DSV4_CXX, {', '.join(_CANDIDATES)} on PATH={search_path}, and the ziglang wheel\n"
+        f"  looked for DSV4_CXX, for {', '.join(_CANDIDATES)} and for the ziglang wheel\n"
+        f"  in PATH={search_path} and among the packages of {sys.executable}\n"
         "  install g++ or clang++, or `pip install ziglang`, or set DSV4_CXX to a compiler"
     )
 

@@ -78,7 +78,7 @@ def read_line_table(library: Path) -> LineTable:
             )
         _read_unit(reader, end, version, numbers, rows)
         reader.position = end
-    # At one address the end of a sequence comes before the start of the next, and the last row wins.
+    # At one address the end of a sequence comes before the start of the next; the last row wins.
     rows.sort(key=lambda row: (row[0], row[2] != 0))
     return LineTable(tuple(rows), tuple(numbers))
 

@@ -94,7 +94,7 @@ class Library:
 
     def kernels(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Number and signature of each kernel, by name, in the order of the source."""
-        found = []
+        found: list[tuple[str, int, tuple[str, ...]]] = []
         while (name := self.native.dsv4_kernel_name(len(found))) is not None:
             text = self.native.dsv4_kernel_signature(len(found)).decode()
             found.append((name.decode(), len(found), tuple(text.split(",")) if text else ()))

@@ -1,8 +1,8 @@
 """Rewrites a preprocessed `.cu` into C++ that a host compiler takes.
 
 The preprocessor has already resolved includes, macros and `#if`, so what is left of CUDA is two
-words: `__global__` marks the kernels, and `__shared__` becomes a static in a section of its own that
-the runtime can find, fill and watch. Line markers keep every line where it was.
+words: `__global__` marks the kernels, and `__shared__` becomes a static in a section of its own
+that the runtime can find, fill and watch. Line markers keep every line where it was.
 """
 
 import math
@@ -18,7 +18,9 @@ _EXTERN_SHARED = re.compile(
     r"((?:__attribute__\s*\(\([^;]*?\)\)\s*)*)\b(\w+)\s*\[\s*\]\s*;"
 )
 _SHARED = re.compile(r"\b(?:static\s+)?__shared__\b")
-_KERNEL = re.compile(r'\bextern\s+"C"\s+__global__\b((?:\s|#[^\n]*\n)*void\b(?:\s|#[^\n]*\n)*)(\w+)\s*\(')
+_KERNEL = re.compile(
+    r'\bextern\s+"C"\s+__global__\b((?:\s|#[^\n]*\n)*void\b(?:\s|#[^\n]*\n)*)(\w+)\s*\('
+)
 _KERNEL_BEFORE_EXTERN = re.compile(r"\b__global__\b")
 
 
@@ -62,7 +64,7 @@ def rewrite(preprocessed: str, source: Path) -> str:
     if not names:
         raise CompileError(
             f"{source.name}: no kernel was found\n"
-            '  a kernel is written `extern "C" __global__ void [__launch_bounds__(...)] name(...)`\n'
+            '  looked for `extern "C" __global__ void [__launch_bounds__(...)] NAME(...)`\n'
             f"  in {source}\n  write the kernel that way, or pass another file"
         )
     text = _KERNEL.sub(lambda match: f'extern "C" {match[1]}{match[2]}(', preprocessed)
@@ -72,7 +74,7 @@ def rewrite(preprocessed: str, source: Path) -> str:
         raise CompileError(
             f"{source.name}: a declaration of dynamic shared memory was not understood\n"
             f"  in {source}\n"
-            "  write `extern __shared__ TYPE NAME[];` on its own, with __align__ before or after TYPE"
+            "  write `extern __shared__ [__align__(16)] TYPE NAME[];` as a declaration of its own"
         )
     text = _SHARED.sub(_STATIC_SHARED, text)
     exports = "".join(
@@ -87,4 +89,6 @@ def rewrite(preprocessed: str, source: Path) -> str:
 def _point_at_dynamic_shared(match: re.Match[str]) -> str:
     element = match[2].strip()
     lines = "\n" * match[0].count("\n")
-    return f"{element}* const {match[4]} = reinterpret_cast<{element}*>(dsv4_dynamic_shared);{lines}"
+    return (
+        f"{element}* const {match[4]} = reinterpret_cast<{element}*>(dsv4_dynamic_shared);{lines}"
+    )

@@ -13,7 +13,9 @@ from pathlib import Path
 from dsv4.errors import CompileError
 
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-_DIRECTIVE = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(include\w*|import)\b[ \t]*(.*)$", re.MULTILINE)
+_DIRECTIVE = re.compile(
+    r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(include\w*|import)\b[ \t]*(.*)$", re.MULTILINE
+)
 _QUOTED = re.compile(r'"([^"]+)"\s*$')
 
 
@@ -84,7 +86,7 @@ def _included_by(file: Path) -> list[Path]:
                 f"{file.name}: the include cannot be followed\n"
                 f"  found `{match[0].strip()}`\n"
                 f"  at {file}:{line}\n"
-                '  write #include "common/NAME.cuh"; toolkit headers and computed names are not used'
+                '  write #include "common/NAME.cuh"; use no toolkit header and no computed name'
             )
         included.append(_resolve(quoted[1], file, line))
     return included
