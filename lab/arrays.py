@@ -53,10 +53,12 @@ class Guarded:
         self._step_bytes = self._row_bytes + pad * size
         self._payload_bytes = self._step_bytes * rows
         self._guard_bytes = GUARD_BYTES if guard else 0
-        total = self._payload_bytes + 2 * self._guard_bytes + _ALIGNMENT
-        self._buffer = device.empty((total,), U8)
-        start = self._guard_bytes
-        self._start = start + (-(device.address(self._buffer) + start)) % _ALIGNMENT
+        # Without guards the allocation ends where the payload ends, so that a memory checker sees
+        # an overrun of one byte.
+        slack = _ALIGNMENT if guard else 0
+        self._buffer = device.empty((self._payload_bytes + 2 * self._guard_bytes + slack,), U8)
+        offset = -(device.address(self._buffer) + self._guard_bytes) % _ALIGNMENT if guard else 0
+        self._start = self._guard_bytes + offset
         self._buffer[...] = _GUARD_PATTERN
         flat = self._buffer[self._start : self._start + self._payload_bytes]
         padded = flat.view(arg.fmt.storage)

@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Run kernels against their float64 oracles and record the outcome.",
     ),
     "replay": ("lab.cli.replay:replay", "Run a saved case again."),
+    "sanitize": ("lab.cli.sanitize:sanitize", "Check kernels for wild accesses and races."),
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),
     "records": ("lab.cli.records:records", "Look into the record store, or move records."),
     "env": ("lab.cli.env:env", "Show what a record would say about this machine."),

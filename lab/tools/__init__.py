@@ -1,0 +1,1 @@
+"""NVIDIA's tools, run on the kernels' own cases."""
