@@ -116,7 +116,7 @@ def test_nvfp4_oracle_agrees_with_plain_loops(scale2: float) -> None:
     assert_is(dequant_nvfp4(codes, scales, second, ZERO), expected)
 
 
-# ------------------------------------------------------------------ known bytes, on kernel and oracle
+# ------------------------------------------------------------------ known bytes
 
 
 def test_known_e4m3_bytes_under_scale_one(run: Run) -> None:
