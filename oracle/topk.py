@@ -1,0 +1,29 @@
+"""Ordered selection of the largest: ties go to the lowest index, NaN is refused."""
+
+import numpy as np
+import numpy.typing as npt
+
+
+def top_k(scores: np.ndarray, k: int) -> npt.NDArray[np.int64]:
+    """The indices of the k largest of each row, the largest first; equals in ascending order.
+
+    Shapes: scores [..,N] -> [..,k].
+    Errors: ValueError for NaN (it has no order), or k outside 0..N.
+    """
+    if np.isnan(scores).any():
+        raise ValueError(f"top {k} of {scores.shape}: {int(np.isnan(scores).sum())} scores are NaN")
+    if not 0 <= k <= scores.shape[-1]:
+        raise ValueError(f"top {k} of {scores.shape[-1]} scores: ask for 0 to {scores.shape[-1]}")
+    return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
+
+
+def top_visible(
+    scores: np.ndarray, visible: npt.ArrayLike, k: int
+) -> npt.NDArray[np.int64]:
+    """As `top_k` among the first `visible` scores of each row; -1 where there are fewer than k.
+
+    Shapes: scores [T,N], visible [T] -> [T,k].
+    """
+    limit = np.asarray(visible)[:, None]
+    chosen = top_k(np.where(np.arange(scores.shape[1]) < limit, scores, -np.inf), k)
+    return np.where(chosen < limit, chosen, -1)
