@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,9 @@ from dsv4.runtime.hostdevice import HostDevice
 from dsv4.runtime.launch import prepare
 from lab.arrays import Guarded
 from lab.cases import Case, array_shape, cases, inputs_of, scalars_of
-from lab.measure.timing import DeviceTimer, copies_for
+from lab.measure.timing import DeviceTimer, Timing, copies_for, copy_roof
+from lab.record.store import default_path
+from lab.recording import Recorder
 from lab.run import PASS, CaseResult, RunOptions, run_case
 from oracle.formats import decode
 
@@ -160,3 +163,23 @@ def _benchmark(kernel: str, case: Case, device: Device, benchmark: Any) -> None:
         output_digest=checked.output_digest,
     )
     benchmark.pedantic(timer.work, setup=timer.start, rounds=15, warmup_rounds=2)
+    cold = timer.cold(checked.size_bytes)
+    timing = Timing(tuple(benchmark.stats.stats.data), cold)
+    benchmark.extra_info["bytes_per_s"] = checked.size_bytes / timing.median_s
+    _speed_record(device).add(replace(checked, timing=timing, roof=copy_roof(device)))
+
+
+_RECORDS: list[Recorder] = []
+
+
+def _speed_record(device: Device) -> Recorder:
+    """The one record of this pytest session, begun with the first timing."""
+    if not _RECORDS:
+        _RECORDS.append(Recorder(default_path(), device))
+    return _RECORDS[0]
+
+
+def finish_benchmarks(exit_code: int) -> None:
+    """Mark the session's record as finished."""
+    while _RECORDS:
+        _RECORDS.pop().finish(exit_code)
