@@ -191,3 +191,50 @@ def takes_weights(spec: KernelSpec) -> bool:
     except ImportError as error:
         raise SpecError(f"{spec.family} has no case module ({error})") from None
     return spec.name in _ADAPTERS
+
+
+def fp8_pair(checkpoint: Checkpoint, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Codes and E8M0 scales of an FP8-block weight; None when the tensor is another kind."""
+    return _pair(checkpoint, name, "F8_E4M3", "F8_E8M0", ".scale")
+
+
+def mxfp4_pair(checkpoint: Checkpoint, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Packed codes and E8M0 scales of an MXFP4 weight; None when the tensor is another kind."""
+    return _pair(checkpoint, name, "I8", "F8_E8M0", ".scale")
+
+
+def nvfp4_triple(
+    checkpoint: Checkpoint, name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Packed codes, E4M3 scales and the scale of an NVFP4 weight; None for another kind."""
+    pair = _pair(checkpoint, name, "U8", "F8_E4M3", ".weight_scale")
+    second = name.removesuffix(".weight") + ".weight_scale_2"
+    if pair is None or second not in checkpoint:
+        return None
+    return (*pair, checkpoint.tensor(second).bits.reshape(1))
+
+
+def bf16_matrix(checkpoint: Checkpoint, name: str) -> np.ndarray | None:
+    """The bits of a BF16 matrix; None when the tensor is another kind."""
+    if checkpoint.dtype(name) != "BF16" or len(checkpoint.shape(name)) != 2:
+        return None
+    return checkpoint.tensor(name).bits
+
+
+def _pair(
+    checkpoint: Checkpoint, name: str, codes: str, scales: str, suffix: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """A weight and the scales stored beside it. Errors: Refusal when the scales are missing."""
+    if checkpoint.dtype(name) != codes or len(checkpoint.shape(name)) != 2:
+        return None
+    beside = name.removesuffix(".weight") + suffix
+    if beside not in checkpoint:
+        if codes == "F8_E4M3" and name.endswith("scale"):
+            return None
+        raise Refusal(
+            f"tensor {name} in {checkpoint.folder} has no {beside}\n"
+            f"  a {codes} weight needs its scales; the checkpoint is incomplete"
+        )
+    if checkpoint.dtype(beside) != scales:
+        return None
+    return checkpoint.tensor(name).bits, checkpoint.tensor(beside).bits

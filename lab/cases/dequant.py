@@ -1,6 +1,7 @@
 """Inputs for the dequantisers: every code under every scale, range ends, partial blocks."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from dsv4.axes import Shape
 from dsv4.spec import Format
 from lab.cases import Case, cases_for
 from lab.cases.fills import bits_every, bytes_between, literal, normal, powers_of_two, wide
+from lab.weights import Checkpoint, fp8_pair, mxfp4_pair, nvfp4_triple, weights_for
 
 _EVERY_BYTE = bits_every(8)
 
@@ -92,3 +94,38 @@ def dequant_ue8m0_cases() -> Iterator[Case]:
     yield Case("one", N=1)
     yield Case("every byte", N=257, codes=_EVERY_BYTE)
     yield Case("grid", N=8192)
+
+
+@weights_for("dequant_fp8_block")
+def _fp8_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    found = fp8_pair(checkpoint, name)
+    if found is None:
+        return None
+    (n, k), (codes, scales) = found[0].shape, found
+    return dict(N=n, K=k, codes=codes, scales=scales, inexact=0)
+
+
+@weights_for("dequant_mxfp4")
+def _mxfp4_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    found = mxfp4_pair(checkpoint, name)
+    if found is None:
+        return None
+    (n, half), (codes, scales) = found[0].shape, found
+    return dict(N=n, K=2 * half, codes=codes, scales=scales, inexact=0)
+
+
+@weights_for("dequant_nvfp4")
+def _nvfp4_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    found = nvfp4_triple(checkpoint, name)
+    if found is None:
+        return None
+    (n, half), (codes, scales, scale2) = found[0].shape, found
+    return dict(N=n, K=2 * half, codes=codes, scales=scales, scale2=scale2, inexact=0)
+
+
+@weights_for("dequant_ue8m0")
+def _ue8m0_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    if checkpoint.dtype(name) != "F8_E8M0":
+        return None
+    codes = checkpoint.tensor(name).bits.reshape(-1)
+    return dict(N=codes.size, codes=codes)

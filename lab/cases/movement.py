@@ -1,6 +1,7 @@
 """Inputs for data movement: odd widths, ids outside the array, windows at both ends."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from dsv4.axes import Shape
 from dsv4.spec import Format
 from lab.cases import Case, cases_for
 from lab.cases.fills import Fill, alternating, extreme, ids, normal, sprinkled, subnormal, wide
+from lab.weights import Checkpoint, bf16_matrix, weights_for
 
 _SPECIAL = sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0, 0.0])
 _OUTSIDE = (-1, -(2**31), 2**31 - 1)
@@ -146,3 +148,11 @@ def movement_stream_cases() -> Iterator[Case]:
     yield Case("decode", T=1, M=4, D=4096)
     yield Case("verify", T=6, M=4, D=4096)
     yield Case("prefill", T=2048, M=4, D=4096, level="full")
+
+
+@weights_for("movement_embed")
+def _embedding(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    table = bf16_matrix(checkpoint, name)
+    if table is None or "embed" not in name:
+        return None
+    return dict(V=table.shape[0], D=table.shape[1], T=5, table=table, ids=ids("V"))
