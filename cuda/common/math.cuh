@@ -59,8 +59,7 @@ __device__ __forceinline__ double exp_f64(double x) {
     const i32 power = (i32)(__double_as_longlong(shifted) - __double_as_longlong(magic));
     const double whole = shifted - magic;
     // ln2 in two parts; the first has 32 bits, so whole * first is exact.
-    const double rest =
-        fma(whole, -0x1.a39ef35793c76p-33, fma(whole, -0x1.62e42fee00000p-1, x));
+    const double rest = fma(whole, -0x1.a39ef35793c76p-33, fma(whole, -0x1.62e42fee00000p-1, x));
     // e^rest by its series: |rest| <= 0.347, so the first term left out is below 2^-57.
     double q = 1.0 / 6227020800.0;
     q = fma(q, rest, 1.0 / 479001600.0);
