@@ -49,7 +49,7 @@ class Shape(Mapping[str, Any]):
         return " ".join(f"{k}={v}" for k, v in self._values.items())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _parse(expression: str) -> ast.expr:
     try:
         return ast.parse(expression, mode="eval").body
@@ -88,8 +88,7 @@ def _value(node: ast.expr, values: Mapping[str, Any], text: str) -> Any:
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             sides = [_value(n, values, text) for n in (left, *comparators)]
             return all(
-                _compare(o, a, b, text)
-                for o, a, b in zip(ops, sides, sides[1:], strict=False)
+                _compare(o, a, b, text) for o, a, b in zip(ops, sides, sides[1:], strict=False)
             )
         case ast.Call(func=ast.Name(id="ceil"), args=[inner]):
             return Fraction(math.ceil(_value(inner, values, text)))
@@ -97,7 +96,9 @@ def _value(node: ast.expr, values: Mapping[str, Any], text: str) -> Any:
             return min(_value(a, values, text), _value(b, values, text))
         case ast.Call(func=ast.Name(id="max"), args=[a, b]):
             return max(_value(a, values, text), _value(b, values, text))
-    raise SpecError(f"axis expression {text!r} uses something beyond + - * / % // ceil() min() max()")
+    raise SpecError(
+        f"axis expression {text!r} is more than names, numbers, + - * / % //, ceil, min, max"
+    )
 
 
 def _arithmetic(op: ast.operator, a: Fraction, b: Fraction, text: str) -> Fraction:

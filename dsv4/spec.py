@@ -96,9 +96,7 @@ class Arg:
         return ("P" if self.role == "in" else "p") + self.fmt.code
 
 
-def _array(
-    role: str, name: str, fmt: Format, axes: str, strided: bool, align: int | None
-) -> Arg:
+def _array(role: str, name: str, fmt: Format, axes: str, strided: bool, align: int | None) -> Arg:
     return Arg(role, name, fmt, tuple(axes.split()), strided, align or fmt.size_bytes)
 
 

@@ -25,7 +25,7 @@ class Reference:
     magnitude: np.ndarray | None = None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def oracle_of(kernel: str, family: str, override: str) -> Callable[..., Any]:
     """The oracle function of a kernel. Errors: SpecError when a half lacks its other half."""
     name = override or kernel

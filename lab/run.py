@@ -184,9 +184,7 @@ def _run(
     seconds = firsts
     identical = True
     for index in range(1, options.relaunch):
-        again = _launch_once(
-            spec, device, arrays, inputs, launch, options, POISON_BYTES[index % 2]
-        )
+        again = _launch_once(spec, device, arrays, inputs, launch, options, POISON_BYTES[index % 2])
         identical &= all(_same(again[n], firsts[n]) for n in firsts)
         if index == 1:  # the one launch whose poison surely differs from the first's
             seconds = again
@@ -336,9 +334,7 @@ def _batch_identical(
     if not axis or count < 2:
         return None
     for index in sorted({0, count // 2, count - 1}):
-        alone = {
-            n: _slice_axis(spec, n, bits, axis, index) for n, bits in inputs.items()
-        }
+        alone = {n: _slice_axis(spec, n, bits, axis, index) for n, bits in inputs.items()}
         wanted = {n: _slice_axis(spec, n, bits, axis, index) for n, bits in outputs.items()}
         bound = {**case.axes, axis: 1, **named}
         arrays = {
@@ -351,9 +347,7 @@ def _batch_identical(
     return True
 
 
-def _slice_axis(
-    spec: KernelSpec, name: str, bits: np.ndarray, axis: str, index: int
-) -> np.ndarray:
+def _slice_axis(spec: KernelSpec, name: str, bits: np.ndarray, axis: str, index: int) -> np.ndarray:
     axes = spec.arg(name).axes
     if any(axis in a and not is_name(a) for a in axes):
         raise SpecError(

@@ -25,7 +25,12 @@ def test_an_expression_has_one_whole_value(
 
 @pytest.mark.parametrize(
     ("text", "holds"),
-    [("K % 16 == 0", True), ("K > 32", False), ("K >= 32 and M <= 8", True), ("K < 3 or M != 8", False)],
+    [
+        ("K % 16 == 0", True),
+        ("K > 32", False),
+        ("K >= 32 and M <= 8", True),
+        ("K < 3 or M != 8", False),
+    ],
 )
 def test_a_condition_is_true_or_false(text: str, holds: bool) -> None:
     assert evaluate(text, {"K": 32, "M": 8}) is holds

@@ -176,13 +176,13 @@ class CudaDevice:
             return [1e-3 * cupy.cuda.get_elapsed_time(b, e) for b, e in pairs]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cuda_device(index: int) -> CudaDevice:
     """The device object of that GPU, made once."""
     return CudaDevice(index)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _function(index: int, symbol: str, cubin_path: str) -> Any:
     with cupy.cuda.Device(index):
         return cupy.RawModule(path=cubin_path).get_function(symbol)

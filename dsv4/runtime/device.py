@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,10 +26,21 @@ class Graph(Protocol):
 class Device(Protocol):
     """A place where kernels run."""
 
-    backend: str
-    name: str
-    arch: str
-    xp: ModuleType
+    @property
+    def backend(self) -> str:
+        """Which backend: "host" or "cuda"."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    @property
+    def arch(self) -> str:
+        """The target of its builds, such as "sm_90a", or "host"."""
+
+    @property
+    def xp(self) -> Any:
+        """The array module: numpy or cupy."""
 
     def empty(self, shape: Sequence[int], fmt: Format) -> Any:
         """An uninitialised array of that format's storage type."""

@@ -33,9 +33,7 @@ class Launch:
     run: Callable[[], None]
 
 
-def prepare(
-    spec: KernelSpec, *inputs: Any, device: Device | None = None, **named: Any
-) -> Launch:
+def prepare(spec: KernelSpec, *inputs: Any, device: Device | None = None, **named: Any) -> Launch:
     """Bind arrays and scalars to the kernel. Errors: LaunchError naming the argument."""
     arrays = _arrays_by_name(spec, inputs, named)
     device = device or device_of(next(iter(arrays.values())))

@@ -131,9 +131,7 @@ def _options(defines: Mapping[str, int | float | str], arch: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _compiled(
-    source: Path, defines: Mapping[str, int | float | str], arch: str
-) -> Iterator[Any]:
+def _compiled(source: Path, defines: Mapping[str, int | float | str], arch: str) -> Iterator[Any]:
     """The compiled program, destroyed at the end of the `with`."""
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(source.read_text(), str(source), [], [])

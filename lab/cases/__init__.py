@@ -86,7 +86,7 @@ def cases_for(*kernels: str) -> Callable[[CaseMaker], CaseMaker]:
     return register
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cases(kernel: str) -> tuple[Case, ...]:
     """All cases of a kernel. Errors: SpecError when it has none or repeats a name."""
     spec = registry.spec(kernel)

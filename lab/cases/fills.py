@@ -35,9 +35,7 @@ def default_fill(fmt: Format) -> Fill:
 def values(make: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]) -> Fill:
     """A fill from a function that returns float64 values (or integers for integer formats)."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         made = np.broadcast_to(make(rng, shape), shape)
         if fmt.is_float or fmt.name in FORMATS:
             with np.errstate(over="ignore"):
@@ -68,7 +66,8 @@ def wide(low_exponent: int, high_exponent: int) -> Fill:
     def make(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         # ldexp is exact everywhere; exp2 of a fraction would differ between machines.
         exponent = rng.integers(low_exponent, high_exponent, shape)
-        return np.ldexp(rng.uniform(1.0, 2.0, shape), exponent) * rng.choice([-1.0, 1.0], shape)
+        signs = rng.choice([-1.0, 1.0], shape)
+        return np.asarray(np.ldexp(rng.uniform(1.0, 2.0, shape), exponent) * signs)
 
     return values(make)
 
@@ -97,9 +96,7 @@ def one_huge(value: float, rest: float = 1.0) -> Fill:
 def subnormal() -> Fill:
     """Values around and below the format's smallest normal, both signs, zeros of both signs."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         facts = FORMATS[fmt.name]
         made = rng.uniform(-2.0, 2.0, shape) * facts.min_normal
         made[rng.random(shape) < 0.1] = -0.0
@@ -112,9 +109,7 @@ def subnormal() -> Fill:
 def extreme(fraction_of_max: float = 1.0) -> Fill:
     """The format's largest finite value times a fraction, random signs."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         top = FORMATS[fmt.name].max * fraction_of_max
         return encode(rng.choice([-top, top], shape), fmt.name)
 
@@ -124,9 +119,7 @@ def extreme(fraction_of_max: float = 1.0) -> Fill:
 def sprinkled(base: Fill, specials: Sequence[float], share: float = 0.05) -> Fill:
     """A base fill with these values (NaN and infinities included) placed at random."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         made = base(rng, shape, fmt, s)
         spots = rng.random(shape) < share
         # At least one special in every array, whatever its size.
@@ -140,9 +133,7 @@ def sprinkled(base: Fill, specials: Sequence[float], share: float = 0.05) -> Fil
 def bits_every(count_bits: int = 16) -> Fill:
     """Every bit pattern of a format of that many bits, repeated or cut to the shape."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         patterns = np.arange(2**count_bits, dtype=np.uint32).astype(fmt.storage)
         return np.resize(patterns, shape)
 
@@ -152,9 +143,7 @@ def bits_every(count_bits: int = 16) -> Fill:
 def bytes_between(low: int, high: int) -> Fill:
     """Independent codes, low included, high excluded."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         return rng.integers(low, high, shape).astype(fmt.storage)
 
     return fill
@@ -163,9 +152,7 @@ def bytes_between(low: int, high: int) -> Fill:
 def finite_e4m3() -> Fill:
     """All E4M3 codes but the two NaNs, each equally often."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         codes = rng.integers(0, 127, shape) | (rng.integers(0, 2, shape) << 7)
         return codes.astype(fmt.storage)
 
@@ -175,9 +162,7 @@ def finite_e4m3() -> Fill:
 def ids(below: str, *, repeats: bool = True) -> Fill:
     """Row ids in [0, below), an axis expression; without repeats, distinct ones."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         limit = int(evaluate(below, s))
         if repeats:
             return rng.integers(0, limit, shape).astype(fmt.storage)

@@ -34,25 +34,51 @@ _MODES = ("run", "shuffle", "check")
 @click.option("-p", "patterns", multiple=True, type=CASE_PATTERN, help="Axes, as 'T=1,D>=128'.")
 @click.option("-c", "names", multiple=True, type=CASE_NAMES, help="Case names, comma-separated.")
 @click.option("--level", type=click.Choice(LEVELS), default="quick", help="How much to run.")
-@click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
-              help="Where to run.")
-@click.option("--mode", type=click.Choice(_MODES), default="run",
-              help="Host only: fast, random thread order, or fault checking.")
-@click.option("--weights", type=click.Path(path_type=Path), metavar="DIR",
-              help="Take weights from a safetensors checkpoint.")
+@click.option(
+    "--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto", help="Where to run."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(_MODES),
+    default="run",
+    help="Host only: fast, random thread order, or fault checking.",
+)
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take weights from a safetensors checkpoint.",
+)
 @click.option("--tensor", metavar="NAME", help="With --weights: this tensor only.")
-@click.option("--against", "baseline", default="oracle", metavar="WHAT",
-              help="oracle, golden, record:ID, build:REV or file:PATH.")
-@click.option("--relaunch", type=click.IntRange(1, 10_000), default=3,
-              help="Launches of each case, which must give the same bytes.")
+@click.option(
+    "--against",
+    "baseline",
+    default="oracle",
+    metavar="WHAT",
+    help="oracle, golden, record:ID, build:REV or file:PATH.",
+)
+@click.option(
+    "--relaunch",
+    type=click.IntRange(1, 10_000),
+    default=3,
+    help="Launches of each case, which must give the same bytes.",
+)
 @click.option("--top", type=click.IntRange(0, 50), default=5, help="Worst rows to print.")
-@click.option("--what-if", metavar="CONTRACT",
-              help="Report on exact, ulp(N) or within(KIND, DEPTH); never decides.")
+@click.option(
+    "--what-if",
+    metavar="CONTRACT",
+    help="Report on exact, ulp(N) or within(KIND, DEPTH); never decides.",
+)
 @click.option("--guard/--no-guard", default=True, help="Guard zones around every array.")
 @click.option("--poison/--no-poison", default=True, help="Poison outputs before each launch.")
 @click.option("--time/--no-time", "timed", default=True, help="Time each case.")
-@click.option("--save-failing", type=click.Path(path_type=Path), default=_FAILING, metavar="DIR",
-              help="Where cases that fail are written.")
+@click.option(
+    "--save-failing",
+    type=click.Path(path_type=Path),
+    default=_FAILING,
+    metavar="DIR",
+    help="Where cases that fail are written.",
+)
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that does not pass.")
 @click.option("--isolate", is_flag=True, help="Run every case in a process of its own.")
 @click.option("--no-record", is_flag=True, help="Do not write to the store.")
@@ -69,7 +95,10 @@ def kernel_diff(**options: Any) -> None:
     names = [s.name for s in registry.match(options["kernels"])]
     again = functools.partial(_plan, names, options)
     reopen = functools.partial(
-        open_device, options["backend"], index=chosen.device, mode=options["mode"],
+        open_device,
+        options["backend"],
+        index=chosen.device,
+        mode=options["mode"],
         seed=chosen.seed,
     )
     work, device = again(), reopen()
@@ -198,7 +227,7 @@ def _save(folder: Path, work: session.Work, result: CaseResult) -> Path | None:
 
 
 def _codes(result: CaseResult, bytes_verdict: str | None) -> list[int]:
-    found = []
+    found: list[int] = []
     if result.verdict == FAIL:
         found.append(ExitCode.CONTRACT)
     elif result.verdict != PASS:

@@ -22,15 +22,21 @@ from lab.run import FAIL, PASS, RunOptions, run_case
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default=None,
-              help="Where to run; the backend that saved it by default.")
-@click.option("--mode", type=click.Choice(["run", "shuffle", "check"]), default=None,
-              help="Host mode; the mode that saved it by default.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "host", "cuda"]),
+    default=None,
+    help="Where to run; the backend that saved it by default.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["run", "shuffle", "check"]),
+    default=None,
+    help="Host mode; the mode that saved it by default.",
+)
 @click.option("--pdb", "debugger", is_flag=True, help="Open pdb with the arrays at hand.")
 @click.option("--shell", is_flag=True, help="Open a Python prompt with the arrays at hand.")
-def replay(
-    file: Path, backend: str | None, mode: str | None, debugger: bool, shell: bool
-) -> None:
+def replay(file: Path, backend: str | None, mode: str | None, debugger: bool, shell: bool) -> None:
     """Run a saved case again and print the pytest line that runs its kernel's contract.
 
     Example: dsv4-lab replay .lab/failing/rms_norm-7c1e90aa.case
@@ -63,8 +69,14 @@ def _at_hand(spec: Any, case: Any, seed: int, result: Any) -> dict[str, Any]:
     bound = {**case.axes, **scalars_of(spec, case)}
     shapes = {a.name: array_shape(a, bound) for a in spec.arrays}
     expected = reference(spec, inputs, bound)
-    return {**inputs, "expected": expected, "result": result, "spec": spec, "case": case,
-            "shapes": shapes}
+    return {
+        **inputs,
+        "expected": expected,
+        "result": result,
+        "spec": spec,
+        "case": case,
+        "shapes": shapes,
+    }
 
 
 def _open(names: dict[str, Any], *, debugger: bool) -> None:

@@ -39,16 +39,16 @@ def block(result: CaseResult, *, replay: Path | None = None) -> str:
         lines += [f"  {line}" for line in f"{result.error_class}: {result.error}".splitlines()]
     for output in result.what_if:
         word = "would pass" if output.passed else "would fail"
-        lines.append(f"  what if {output.name}: {output.contract} {word}, use {output.bound_use:.3g}")
+        lines.append(
+            f"  what if {output.name}: {output.contract} {word}, use {output.bound_use:.3g}"
+        )
     if replay is not None:
         lines.append(f"  replay  dsv4-lab replay {replay}")
     lines.append(f"  {_time(result)}".ljust(_WIDTH) + verdict(result.verdict))
     return "\n".join(lines)
 
 
-def closing(
-    result_tally: Tally, *, seconds: float, run_id: int | None, exit_code: int
-) -> str:
+def closing(result_tally: Tally, *, seconds: float, run_id: int | None, exit_code: int) -> str:
     """The last line: what ran, what broke, where it is kept."""
     t = result_tally
     parts = [f"{t.kernels} kernels, {t.cases} cases, {t.passed} pass, {t.failed} fail"]
@@ -79,7 +79,8 @@ def _proofs(result: CaseResult) -> str:
     guards = "ok" if result.guards_ok else "DAMAGED"
     inputs = "ok" if result.inputs_ok else "CHANGED"
     same = result.relaunches if result.relaunch_identical else "differ,"
-    batch = {None: "", True: "  batch rows ok", False: "  batch rows DIFFER"}[result.batch_identical]
+    rows = {None: "", True: "  batch rows ok", False: "  batch rows DIFFER"}
+    batch = rows[result.batch_identical]
     return f"guards {guards}  inputs {inputs}  relaunch {same}/{result.relaunches}{batch}"
 
 

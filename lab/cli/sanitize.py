@@ -13,7 +13,8 @@ from lab.cli import exit_codes, settings, text
 from lab.cli.exit_codes import ExitCode
 from lab.cli.types import KERNEL
 from lab.run import PASS, RunOptions
-from lab.tools.sanitizer import TOOLS, Finding, sanitize as run_tool
+from lab.tools.sanitizer import TOOLS, Finding
+from lab.tools.sanitizer import sanitize as run_tool
 
 
 @click.command()
@@ -26,9 +27,7 @@ from lab.tools.sanitizer import TOOLS, Finding, sanitize as run_tool
               help="Room that memcheck keeps after each allocation.")  # fmt: skip
 @click.option("--level", type=click.Choice(["quick", "full"]), default="quick",
               help="Which cases to run.")  # fmt: skip
-def sanitize(
-    kernels: tuple[str, ...], tools: str, backend: str, padding: int, level: str
-) -> None:
+def sanitize(kernels: tuple[str, ...], tools: str, backend: str, padding: int, level: str) -> None:
     """Run kernels under compute-sanitizer, or in check mode on a machine without a GPU.
 
     Example: dsv4-lab sanitize rms_norm --tool racecheck

@@ -7,14 +7,11 @@ On host the wall clock brackets single calls.
 
 from __future__ import annotations
 
-import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from dsv4.runtime.device import Device
 from dsv4.spec import F64
@@ -77,8 +74,18 @@ def time_launches(
     return Timing(tuple(t / count for t in times), cold)
 
 
-@functools.lru_cache(maxsize=None)
-def _roof(key: tuple[str, str], device: Any) -> float:
+_ROOFS: dict[tuple[str, str], float] = {}
+
+
+def copy_roof(device: Device) -> float:
+    """Bytes a second of a large device copy, read plus written, measured once per process."""
+    key = (device.backend, device.name)
+    if key not in _ROOFS:
+        _ROOFS[key] = _measure_copy(device)
+    return _ROOFS[key]
+
+
+def _measure_copy(device: Device) -> float:
     size = _ROOF_BYTES if device.backend == "cuda" else _ROOF_BYTES_HOST
     source, target = device.empty((size // 8,), F64), device.empty((size // 8,), F64)
     source[...] = 1
@@ -90,16 +97,6 @@ def _roof(key: tuple[str, str], device: Any) -> float:
     copy()
     best = min(device.time_s(copy, 10))
     return 2 * size / best
-
-
-def copy_roof(device: Device) -> float:
-    """Bytes a second of a large device copy, read plus written, measured once per process."""
-    return _roof((device.backend, device.name), device)
-
-
-def float_or_none(value: float) -> float | None:
-    """The number, or None where JSON has no word for it."""
-    return float(value) if np.isfinite(value) else None
 
 
 class DeviceTimer:

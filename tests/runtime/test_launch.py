@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsv4.axes import Shape
 from dsv4.errors import LaunchError, SpecError
 from dsv4.runtime.hostdevice import HostDevice
 from dsv4.runtime.launch import geometry_of, prepare
-from dsv4.axes import Shape
 from dsv4.spec import (
     BF16,
     F32,
