@@ -54,9 +54,9 @@ HOST_UNCHECKED T atomicCAS(T* address, host::Value<T> expected, host::Value<T> v
     });
 }
 
-inline void __threadfence() {
+HOST_UNCHECKED inline void __threadfence() {
     host::note_fence();
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_system() { __threadfence(); }
+HOST_UNCHECKED inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+HOST_UNCHECKED inline void __threadfence_system() { __threadfence(); }

@@ -31,7 +31,7 @@ struct Thread {
     const char* wait;  // what it waits for, in words
 };
 
-// Lanes gathering for one collective. Several can be pending in a warp when their masks are apart.
+// Lanes gathering for one collective. Several can be pending in a warp, one for each mask.
 struct Group {
     unsigned mask;
     unsigned arrived;

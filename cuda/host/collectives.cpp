@@ -93,12 +93,11 @@ void complete_group(int warp_index, Group* group) {
 
 Group* join_group(Warp& warp, unsigned mask, WarpExchange exchange, bool orders_memory,
                   const char* file, int line) {
+    // Masks of pending groups may overlap: a lane waits in one group at a time, and groups that
+    // wait for each other end as a deadlock.
     for (int i = 0; i < warp.group_count; ++i) {
         Group& group = warp.groups[i];
-        if ((group.mask & mask) == 0) continue;
-        if (group.mask != mask)
-            fail("divergent-barrier", "lanes of one warp met in collectives with different masks",
-                 file, line);
+        if (group.mask != mask) continue;
         if (group.exchange != exchange)
             fail("divergent-barrier", "lanes of one warp met in different collectives", file, line);
         return &group;

@@ -14,6 +14,7 @@ from dsv4.errors import KernelFault, LaunchError
 from dsv4.runtime.host_arguments import Array, extents, pack
 from dsv4.runtime.host_build import CpAsync, Mode, build_library, copy_of
 from dsv4.runtime.host_native import Fault, Launch, Library
+from dsv4.runtime.probes import RECORD
 
 __all__ = ["CpAsync", "HostModule", "Mode", "build"]
 
@@ -121,6 +122,49 @@ class HostModule:
             fault = self._run(self._kernels[symbol][0], words, launch, worker_count)
         if fault is not None:
             raise self._kernel_fault(symbol, fault)
+
+    def launch_probed(
+        self,
+        symbol: str,
+        *,
+        capacity: int,
+        grid: Triple,
+        block: Triple,
+        shared_bytes: int = 0,
+        args: Sequence[Array | np.generic],
+        seed: int = 0,
+    ) -> tuple[Array, int]:
+        """The probe records of one launch, sorted by stage and index, and how many values were met.
+
+        The records have the dtype `probes.RECORD`; beyond the capacity values are only counted.
+
+        Errors: as launch, and LaunchError when the source was built without LAB_PROBE.
+        """
+        buffer = self._copies[0].probe_buffer()
+        if buffer is None:
+            raise LaunchError(
+                f"{symbol}: probes were asked for\n"
+                "  found a build without them\n"
+                f"  kernel of {self._source}\n"
+                '  build with defines={"LAB_PROBE": 1} and include common/probe.cuh'
+            )
+        records = np.zeros(capacity, dtype=RECORD)
+        buffer[0] = (0, capacity, records.ctypes.data)
+        try:
+            self.launch(
+                symbol,
+                grid=grid,
+                block=block,
+                shared_bytes=shared_bytes,
+                args=args,
+                seed=seed,
+                workers=1,
+            )
+            met = int(buffer["count"][0])
+        finally:
+            buffer[0] = (0, 0, 0)
+        kept = records[: min(met, capacity)]
+        return kept[np.argsort(kept, order=("stage", "index"), kind="stable")], met
 
     def _run(
         self,

@@ -17,7 +17,9 @@ from typing import Literal
 from dsv4.errors import CompileError
 
 _CANDIDATES = ("g++", "clang++", "c++")
+_NO_UNDEFINED = ("-Wl,-z,defs",)
 _SHOWN_ERRORS = 5
+_ERROR_LINE = re.compile(r"\berror\b|undefined (reference|symbol)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Compiler:
 def find_compiler() -> Compiler:
     """The compiler named by DSV4_CXX, else g++, clang++ or c++ on the path, else ziglang's.
 
+    DSV4_CXX is a command with optional arguments, or the word `ziglang` for that wheel's.
+
     Errors: CompileError naming all these ways when there is none.
     """
     return _find_compiler(os.environ.get("DSV4_CXX", ""), os.environ.get("PATH", ""))
@@ -46,6 +50,8 @@ def find_compiler() -> Compiler:
 
 @lru_cache(maxsize=8)
 def _find_compiler(named: str, search_path: str) -> Compiler:
+    if named == "ziglang":
+        return _ziglang()
     if named:
         command = tuple(shlex.split(named))
         if shutil.which(command[0], path=search_path) is None:
@@ -54,20 +60,29 @@ def _find_compiler(named: str, search_path: str) -> Compiler:
                 f"  searched PATH={search_path}\n"
                 "  set DSV4_CXX to g++ or clang++, or unset it"
             )
-        return _describe(command, command, ())
+        return _describe(command, command, _NO_UNDEFINED)
     for name in _CANDIDATES:
         if shutil.which(name, path=search_path) is not None:
-            return _describe((name,), (name,), ())
+            return _describe((name,), (name,), _NO_UNDEFINED)
     if importlib.util.find_spec("ziglang") is not None:
-        zig = (sys.executable, "-m", "ziglang")
-        # Linking with `zig c++` would build libc++ first; our objects need none of it.
-        return _describe((*zig, "c++"), (*zig, "cc"), ("-nostdlib",))
+        return _ziglang()
     raise CompileError(
         "host backend: a C++ compiler is needed to run .cu files on the CPU, and none was found\n"
         f"  looked for DSV4_CXX, for {', '.join(_CANDIDATES)} and for the ziglang wheel\n"
         f"  in PATH={search_path} and among the packages of {sys.executable}\n"
         "  install g++ or clang++, or `pip install ziglang`, or set DSV4_CXX to a compiler"
     )
+
+
+def forget_compilers() -> None:
+    """Look again at the next build, for a changed system."""
+    _find_compiler.cache_clear()
+
+
+def _ziglang() -> Compiler:
+    zig = (sys.executable, "-m", "ziglang")
+    # Linking with `zig c++` would build libc++ first; our objects need none of it.
+    return _describe((*zig, "c++"), (*zig, "cc"), ("-nostdlib",))
 
 
 def _describe(
@@ -121,7 +136,7 @@ def run_compiler(command: Sequence[str], source: Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout
-    errors = [line for line in done.stderr.splitlines() if re.search(r"\berror\b", line)]
+    errors = [line for line in done.stderr.splitlines() if _ERROR_LINE.search(line)]
     shown = errors[:_SHOWN_ERRORS] or done.stderr.strip().splitlines()[:_SHOWN_ERRORS]
     raise CompileError(
         f"{source.name}: the host compiler rejected the source\n"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dsv4.errors import CompileError
 from dsv4.runtime.host_lines import read_line_table
+from dsv4.runtime.probes import BUFFER
 
 _CHAIN_LENGTH = 12
 
@@ -86,7 +88,15 @@ class Library:
     def __init__(self, path: Path) -> None:
         """Load it; the system gives every distinct file its own statics."""
         self.path = path
-        self.native = ctypes.CDLL(str(path))
+        try:
+            self.native = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise CompileError(
+                f"{path.name}: the compiled library cannot be loaded\n"
+                f"  {error}\n"
+                f"  in {path.parent}\n"
+                "  delete that file; if it comes back broken, set DSV4_CXX to another compiler"
+            ) from error
         self.native.dsv4_kernel_name.restype = ctypes.c_char_p
         self.native.dsv4_kernel_signature.restype = ctypes.c_char_p
         self.native.dsv4_static_shared_bytes.restype = ctypes.c_uint64
@@ -99,6 +109,14 @@ class Library:
             text = self.native.dsv4_kernel_signature(len(found)).decode()
             found.append((name.decode(), len(found), tuple(text.split(",")) if text else ()))
         return {name: (number, signature) for name, number, signature in reversed(found)}
+
+    def probe_buffer(self) -> np.ndarray | None:
+        """The library's `lab_probe`, as an array of one; None when it was built without probes."""
+        try:
+            symbol = (ctypes.c_char * BUFFER.itemsize).in_dll(self.native, "lab_probe")
+        except ValueError:
+            return None
+        return np.frombuffer(symbol, dtype=BUFFER)
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, tuple[str, ...]]:
