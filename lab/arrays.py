@@ -62,9 +62,11 @@ class Guarded:
         self._buffer[...] = _GUARD_PATTERN
         flat = self._buffer[self._start : self._start + self._payload_bytes]
         padded = flat.view(arg.fmt.storage)
-        if pad and len(shape) != 2:
-            raise SpecError(f"{arg.name}: only arrays of rank 2 can be padded, not {list(shape)}")
-        self.array: Any = padded.reshape(rows, -1)[:, : shape[1]] if pad else padded.reshape(shape)
+        if pad and len(shape) < 2:
+            raise SpecError(f"{arg.name}: only arrays with rows can be padded, not {list(shape)}")
+        # Cutting the rows' tails off leaves rows that reshape without a copy.
+        cut = padded.reshape(rows, -1)[:, : self._row_bytes // size] if pad else padded
+        self.array: Any = cut.reshape(shape)
 
     def store(self, content: np.ndarray) -> None:
         """Copy stored bits into the payload."""
