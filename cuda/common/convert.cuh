@@ -32,6 +32,22 @@ __device__ __forceinline__ float e4m3_to_f32(u8 code) {
     return __uint_as_float(sign | (magnitude << 20)) * 0x1p120f;
 }
 
+// Four codes at once, the low byte first. Hardware converts two to f16, which holds every e4m3 value
+// exactly, NaN included: the same floats as the line above, for a quarter of its instructions.
+__device__ __forceinline__ void e4m3x4_to_f32(u32 codes, float (&value)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        u32 pair;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((u16)(codes >> (8 * i))));
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value[i]) : "h"((u16)pair));
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value[i + 1]) : "h"((u16)(pair >> 16)));
+    }
+#else
+    for (int i = 0; i < 4; ++i) value[i] = e4m3_to_f32((u8)(codes >> (8 * i)));
+#endif
+}
+
 // Clamps to +-448 first, then nearest-even with subnormals (step 2^-9); keeps the sign of zero.
 // NaN becomes the NaN code of its sign.
 __device__ __forceinline__ u8 f32_to_e4m3(float value) {

@@ -1,0 +1,47 @@
+"""Inputs for products with bf16 weights."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lab.cases import Case, cases_for
+from lab.cases.fills import (
+    alternating,
+    extreme,
+    normal,
+    one_huge,
+    sprinkled,
+    subnormal,
+    values,
+    wide,
+)
+
+
+def _equal_pairs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.repeat(rng.standard_normal((shape[0], shape[1] // 2)), 2, axis=1)
+
+
+@cases_for("linear_bf16")
+def linear_bf16_cases() -> Iterator[Case]:
+    """Every row count, sizes off every multiple, sums that cancel, and the ends of bf16."""
+    yield Case("smallest", M=1, N=1, K=16)
+    for rows in range(1, 9):
+        yield Case("rows", M=rows, N=37, K=1040, pad={"x": 8, "y": 3})
+    yield Case("tail of a step", M=3, N=9, K=528)
+    yield Case("one part has less", M=2, N=5, K=1536 + 16)
+    yield Case("cancel", M=3, N=33, K=528, w=values(_equal_pairs), x=alternating(9.0, 0.1))
+    yield Case("huge among small", M=2, N=17, K=1040, x=one_huge(2.0**15))
+    yield Case("binades", M=3, N=20, K=256, w=wide(-30, 30), x=wide(-30, 30))
+    yield Case("subnormal", M=2, N=19, K=144, w=subnormal(), x=normal(1e3))
+    yield Case("products underflow", M=2, N=19, K=144, w=wide(-126, -60), x=wide(-90, -60))
+    yield Case("extreme", M=1, N=8, K=16, w=extreme(2.0**-64), x=extreme(2.0**-72))
+    specials = sprinkled(normal(), [np.nan, np.inf, -np.inf], 0.001)
+    yield Case("special", M=4, N=21, K=272, x=specials)
+    yield Case("wkv", M=1, N=512, K=4096)
+    yield Case("wq_a", M=2, N=1024, K=4096)
+    yield Case("weights_proj", M=1, N=64, K=4096)
+    for rows in (1, 4, 8):
+        yield Case("wq_b", M=rows, N=32768, K=1024, level="full")
+        yield Case("wo_b", M=rows, N=4096, K=8192, level="full")
+        yield Case("indexer wq_b", M=rows, N=8192, K=1024, level="full")
+        yield Case("shared gate", M=rows, N=2048, K=4096, level="full")

@@ -1,0 +1,19 @@
+"""A product with FP8 weights in 128 x 128 blocks, each with one scale: y = x (codes * scales)^T."""
+
+import numpy as np
+
+from oracle.blocks import Bytes, decode_fp8_block
+from oracle.bounded import Bounded
+from oracle.formats import Floats
+
+
+def linear_fp8(codes: Bytes, scales: Floats, x: Floats) -> Bounded:
+    """Each row of x times each row of the decoded weights; activations are not quantised.
+
+    Shapes: codes e4m3 [N,K], scales [ceil(N/128), ceil(K/128)] (values), x [M,K] -> [M,N].
+    Rounds: nothing; code * scale has at most 4 + 24 bits, exact in float64.
+    Magnitude: sum |x w|.
+    Source: the FP8-block layout of weights and the bf16-dequant law of linear layers.
+    """
+    w = decode_fp8_block(codes, scales)
+    return Bounded(x @ w.T, np.abs(x) @ np.abs(w).T)
