@@ -64,8 +64,7 @@ def describe(spec: KernelSpec, case: Case, store_path: Path, arch: str) -> dict[
         "options": {o.name: list(o.choices) for o in spec.options},
         "requires": [asdict(r) for r in spec.requires],
         "contract": {
-            name: {"contract": label(c), "because": c.because}
-            for name, c in spec.contract.items()
+            name: {"contract": label(c), "because": c.because} for name, c in spec.contract.items()
         },
         "repeatable": spec.repeatable,
         "batch_invariant": spec.batch_invariant or None,

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "lab.cli.kernel_diff:kernel_diff",
         "Run kernels against their float64 oracles and record the outcome.",
     ),
+    "twin": ("lab.cli.twin:twin", "Run pairs of computations that must give the same bytes."),
     "replay": ("lab.cli.replay:replay", "Run a saved case again."),
     "sanitize": ("lab.cli.sanitize:sanitize", "Check kernels for wild accesses and races."),
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),
@@ -46,6 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 # Global options that a command's own help shows, because they matter there.
 _SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "kernel-diff": ("seed", "device", "store"),
+    "twin": ("seed", "device", "store"),
     "compile": ("arch",),
     "show": ("arch",),
     "records": ("store",),

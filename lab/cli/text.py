@@ -74,9 +74,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [_all_numbers([row[i] for row in cells]) for i in range(len(header))]
     used = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]
-    widths = [
-        max([len(header[i]), *(len(click.unstyle(row[i])) for row in cells)]) for i in used
-    ]
+    widths = [max([len(header[i]), *(len(click.unstyle(row[i])) for row in cells)]) for i in used]
     lines = []
     for row in ([*header], *cells):
         parts = [

@@ -60,9 +60,7 @@ class KernelPattern(click.ParamType):  # type: ignore[type-arg]  # generic since
 
     name = "kernel"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The pattern itself, once it matches something. Errors: SpecError with near matches."""
         from dsv4 import registry
 
@@ -101,9 +99,7 @@ class CaseFilter(click.ParamType):  # type: ignore[type-arg]  # generic since cl
 
     name = "pattern"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The pattern itself, once it parses. Errors: SpecError."""
         from lab.cases.select import parse
 

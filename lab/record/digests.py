@@ -34,9 +34,7 @@ def spec_digest(spec: KernelSpec) -> str:
     """
     facts = {
         "name": spec.name,
-        "args": [
-            (a.role, a.name, a.fmt.name, list(a.axes), a.strided, a.align) for a in spec.args
-        ],
+        "args": [(a.role, a.name, a.fmt.name, list(a.axes), a.strided, a.align) for a in spec.args],
         "options": [(o.name, list(o.choices)) for o in spec.options],
         "requires": [r.condition for r in spec.requires],
         "contract": {name: repr(c) for name, c in spec.contract.items()},

@@ -66,9 +66,7 @@ _HOW = "dsv4-lab kernel-diff --level full --json"
 def _card(document: Mapping[str, Any]) -> str:
     results: list[Result] = document["results"]
     return "\n\n".join(
-        part
-        for part in (_summary(document), _all_kernels(results), _linears(results))
-        if part
+        part for part in (_summary(document), _all_kernels(results), _linears(results)) if part
     )
 
 

@@ -143,7 +143,10 @@ def test_an_unknown_command_gets_near_matches() -> None:
         (["list", "--family", "nothing"], "no family 'nothing'"),
         (["show", "cast_bf17"], "did you mean cast_bf16"),
         (["show", "cast_bf16", "--case", "tial"], "did you mean tail"),
-        (["compile", "cast_bf16", "--arch", "sm_91"], "no architecture 'sm_91'; did you mean sm_90"),
+        (
+            ["compile", "cast_bf16", "--arch", "sm_91"],
+            "no architecture 'sm_91'; did you mean sm_90",
+        ),
         (["kernel-diff", "cast_bf16", "-c", "tial"], "did you mean tail"),
         (["kernel-diff", "cast_bf16", "-p", "N~3"], "is no condition"),
         (["kernel-diff", "cast_bf16", "--backend", "tpu"], "'tpu' is not one of"),
@@ -223,7 +226,11 @@ def test_a_real_interrupt_leaves_with_130_and_no_traceback() -> None:
 def test_a_reader_that_leaves_early_causes_no_noise() -> None:
     line = f"{sys.executable} -m lab.cli.main list --json | head -c 1"
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "{"
     assert done.stderr == ""
