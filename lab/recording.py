@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ class Recorder:
         if result.timing is not None:
             samples = np.asarray(result.timing.samples_s, "<f4").tobytes()
         self._store.add_result(self.run_id, document, samples)
+
+    def add_document(self, document: Mapping[str, Any]) -> None:
+        """Store a result that is no case of a kernel, such as a twin's."""
+        if self._store is not None and self.run_id is not None:
+            self._store.add_result(self.run_id, document)
 
     def finish(self, exit_code: int) -> None:
         """Mark the run as finished and close the store."""
