@@ -40,9 +40,7 @@ class CompressorCache:
     pending_kv: np.ndarray
     pending_score: np.ndarray
 
-    def extend(
-        self, cond: Conditions, compressor: Compressor, x: np.ndarray, start: int
-    ) -> None:
+    def extend(self, cond: Conditions, compressor: Compressor, x: np.ndarray, start: int) -> None:
         """Take the inputs of positions start.. and store every block that they complete."""
         kv, score = raw_rows(cond, compressor, x)
         ratio, first, held = self.ratio, start // self.ratio, start % self.ratio

@@ -159,9 +159,7 @@ def _fp8(name: str, out: int, width: int) -> Iterator[tuple[str, Entry]]:
     yield f"{name}.scale", Entry("F8_E8M0", (-(-out // 128), -(-width // 128)))
 
 
-def _fp4(
-    name: str, out: int, width: int, names: Collection[str]
-) -> Iterator[tuple[str, Entry]]:
+def _fp4(name: str, out: int, width: int, names: Collection[str]) -> Iterator[tuple[str, Entry]]:
     if f"{name}.weight_scale_2" in names:
         yield f"{name}.weight", Entry("U8", (out, width // 2))
         yield f"{name}.weight_scale", Entry("F8_E4M3", (out, width // 16))

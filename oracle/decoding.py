@@ -1,4 +1,4 @@
-"""Stored tensors to weights: the official FP8 + MXFP4 layout, the DSpark tail, and NVFP4 experts."""
+"""Stored tensors to weights: official FP8 + MXFP4 layout, DSpark tail, and NVFP4 experts."""
 
 from dataclasses import dataclass
 
@@ -34,9 +34,7 @@ def decode_weights(config: ModelConfig, tensors: Stored) -> Weights:
     reader = _Reader(config, tensors)
     last = f"mtp.{config.stages - 1}."
     tail = lineage(tensors)
-    stages = tuple(
-        reader.block(f"mtp.{k}.", config.n_layers + k) for k in range(config.stages)
-    )
+    stages = tuple(reader.block(f"mtp.{k}.", config.n_layers + k) for k in range(config.stages))
     nextn = drafter = None
     if tail == "nextn":
         nextn = Nextn(

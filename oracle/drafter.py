@@ -148,4 +148,3 @@ def _drafter(model: Model) -> Drafter:
     if model.weights.drafter is None:
         raise ValueError("this checkpoint holds no DSpark drafter; use one with mtp.0.main_proj")
     return model.weights.drafter
-

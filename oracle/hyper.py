@@ -70,9 +70,7 @@ def collapse(state: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.asarray((weights[:, :, None] * state).sum(axis=1))
 
 
-def expand(
-    output: np.ndarray, state: np.ndarray, post: np.ndarray, comb: np.ndarray
-) -> np.ndarray:
+def expand(output: np.ndarray, state: np.ndarray, post: np.ndarray, comb: np.ndarray) -> np.ndarray:
     """The next state: copy k gets post_k times the output plus sum_j comb[j,k] of the old copies.
 
     Shapes: output [T,D], state [T,M,D], post [T,M], comb [T,M,M] -> [T,M,D].

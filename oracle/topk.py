@@ -17,9 +17,7 @@ def top_k(scores: np.ndarray, k: int) -> npt.NDArray[np.int64]:
     return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
 
 
-def top_visible(
-    scores: np.ndarray, visible: npt.ArrayLike, k: int
-) -> npt.NDArray[np.int64]:
+def top_visible(scores: np.ndarray, visible: npt.ArrayLike, k: int) -> npt.NDArray[np.int64]:
     """As `top_k` among the first `visible` scores of each row; -1 where there are fewer than k.
 
     Shapes: scores [T,N], visible [T] -> [T,k].

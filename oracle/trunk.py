@@ -88,9 +88,7 @@ def forward(model: Model, tokens: npt.ArrayLike, probe: Probe = ignore) -> Outpu
     return _run(model, ids, attend, probe)
 
 
-def step(
-    model: Model, cache: TrunkCache, tokens: npt.ArrayLike, probe: Probe = ignore
-) -> Output:
+def step(model: Model, cache: TrunkCache, tokens: npt.ArrayLike, probe: Probe = ignore) -> Output:
     """The trunk's output at the next positions: one token, a prompt, or any piece of one.
 
     Errors: ValueError as `forward`, before the cache is touched.

@@ -1,4 +1,4 @@
-"""The weights of the model as numbers: one dataclass for each part, decoded and in one precision."""
+"""The weights of the model as numbers: a dataclass for each part, decoded, in one precision."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
