@@ -46,7 +46,8 @@ def _same_angle(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 def _powers_of_two_and_zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     # Where the spacing changes, a bound of half a spacing would let a wrong neighbour pass.
     powers = np.exp2(rng.integers(-149, 127, shape).astype(np.float64))
-    return np.asarray(np.where(rng.random(shape) < 0.2, 0.0, powers) * rng.choice([-1.0, 1.0], shape))
+    powers[rng.random(shape) < 0.2] = 0.0
+    return np.copysign(powers, rng.uniform(-1.0, 1.0, shape))
 
 
 def _case(name: str, **content: Any) -> Case:

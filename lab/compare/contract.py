@@ -8,6 +8,8 @@ magnitude companion that the oracle returns beside its value, one number per ele
 
 Every bound ends with two additions: gamma(N) in float64 times M, because the oracle sums too; and
 half a spacing of the output format at the far end of the interval, for the last rounding.
+Where M is 0 there is nothing to bound: every term is 0, or the element is only carried over. Then
+the result is the reference rounded once, and no neighbour of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dsv4.errors import SpecError
 from dsv4.spec import Within
 from lab.compare.pair import Pair
 from lab.compare.ulp import unit_roundoff
-from oracle.formats import FORMATS, Floats, spacing
+from oracle.formats import FORMATS, Floats, round_to, spacing
 
 EXP_SPACINGS = 2  # accuracy of expf and exp2f on the device, in spacings; host libraries do better
 RSQRT_SPACINGS = 2
@@ -162,8 +164,9 @@ def evidence(
 
 def _closed(e: Evidence, error: Floats) -> Floats:
     error = error + _own(e)
-    far = np.abs(np.where(np.isfinite(e.ref), e.ref, 0.0)) + error
-    return error + spacing(far, e.fmt) / 2
+    ref = np.where(np.isfinite(e.ref), e.ref, 0.0)
+    bound = error + spacing(np.abs(ref) + error, e.fmt) / 2
+    return np.where(e.magnitude == 0, np.abs(round_to(ref, e.fmt) - ref), bound)
 
 
 def _own(e: Evidence) -> Floats:

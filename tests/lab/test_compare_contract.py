@@ -148,6 +148,23 @@ def test_the_last_rounding_uses_the_spacing_at_the_far_end():
     assert dot(facts)[0] > 2.0**-7
 
 
+def test_an_element_without_terms_keeps_its_bytes():
+    # At a power of two the neighbour below is half a spacing away: inside any rounding's bound.
+    kept = np.array([1.0, 2.0**-149, 0.0, 3.0])
+    below = np.array([1.0 - 2.0**-24, 0.0, 2.0**-149, 3.0])
+    judgement, _ = judged("dot", kept, kept, np.zeros(4), depth="2")
+    assert judgement.passed and judgement.bound_use == 0
+    judgement, _ = judged("dot", below, kept, np.zeros(4), depth="2")
+    assert list(judgement.failing) == [True, True, True, False]
+    judgement, _ = judged("dot", below, kept, np.full(4, 2.0**-30), depth="2")
+    assert judgement.passed
+    # One rounding of the carried value is still allowed, to the nearer side only.
+    judgement, _ = judged("dot", [1.0], [1.0 + 2.0**-30], np.zeros(1), depth="2")
+    assert judgement.passed
+    judgement, _ = judged("dot", [1.0 + 2.0**-23], [1.0 + 2.0**-30], np.zeros(1), depth="2")
+    assert not judgement.passed
+
+
 def test_a_float64_accumulator_is_held_to_float64():
     a, b = normal(20, 300), normal(20, 300, seed=1)
     ref, magnitude = (a * b).sum(1), np.abs(a * b).sum(1)
