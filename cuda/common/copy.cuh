@@ -7,10 +7,18 @@
 
 #include "common/types.cuh"
 
+#ifdef DSV4_HOST
+using host::require_aligned16;
+#else
+__device__ __forceinline__ void require_aligned16(const void*) {}  // the device faults by itself
+#endif
+
 __device__ __forceinline__ uint4 load16(const void* from) {
+    require_aligned16(from);
     return *reinterpret_cast<const uint4*>(from);
 }
 __device__ __forceinline__ void store16(void* to, uint4 value) {
+    require_aligned16(to);
     *reinterpret_cast<uint4*>(to) = value;
 }
 

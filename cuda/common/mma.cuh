@@ -17,7 +17,8 @@
 #ifndef DSV4_HOST
 
 // d += a b
-__device__ __forceinline__ void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+__device__ __forceinline__ void mma_bf16_16816(float (&d)[4], const u32 (&a)[4],
+                                               const u32 (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

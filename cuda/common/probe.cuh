@@ -44,9 +44,9 @@ HOST_UNCHECKED __device__ inline void probe_record(u32 stage, i64 index, double 
     if (place < lab_probe.capacity) lab_probe.records[place] = {stage, 0, index, value};
 }
 
-#define PROBE(stage, index, value)                      \
-    do {                                                \
-        constexpr u32 probe_id = probe_stage(stage);    \
+#define PROBE(stage, index, value)                             \
+    do {                                                       \
+        constexpr u32 probe_id = probe_stage(stage);           \
         probe_record(probe_id, (i64)(index), (double)(value)); \
     } while (0)
 

@@ -29,17 +29,17 @@ using Value = typename Same<T>::type;
 
 }  // namespace host
 
-#define HOST_ATOMIC(name, expression)                                                            \
-    template <class T>                                                                           \
-    HOST_UNCHECKED T atomic##name(T* address, host::Value<T> value) {                            \
-        return host::atomic_update(                                                              \
-            address, [value] HOST_UNCHECKED(T before) { return static_cast<T>(expression); });   \
+#define HOST_ATOMIC(name, expression)                                                         \
+    template <class T>                                                                        \
+    HOST_UNCHECKED T atomic##name(T* address, host::Value<T> value) {                         \
+        return host::atomic_update(address,                                                   \
+                                   [value](T before) { return static_cast<T>(expression); }); \
     }
 HOST_ATOMIC(Add, before + value)
 HOST_ATOMIC(Sub, before - value)
 HOST_ATOMIC(Max, before > value ? before : value)
 HOST_ATOMIC(Min, before < value ? before : value)
-HOST_ATOMIC(And, before & value)
+HOST_ATOMIC(And, before& value)
 HOST_ATOMIC(Or, before | value)
 HOST_ATOMIC(Xor, before ^ value)
 HOST_ATOMIC(Exch, value)
@@ -49,7 +49,7 @@ HOST_ATOMIC(Dec, before == 0 || before > value ? value : before - 1)
 
 template <class T>
 HOST_UNCHECKED T atomicCAS(T* address, host::Value<T> expected, host::Value<T> value) {
-    return host::atomic_update(address, [=] HOST_UNCHECKED(T before) {
+    return host::atomic_update(address, [=](T before) {
         return memcmp(&before, &expected, sizeof before) == 0 ? static_cast<T>(value) : before;
     });
 }

@@ -75,9 +75,8 @@ void describe_place(char* out, size_t size, const char* address) {
     if (nearest == nullptr) {
         snprintf(out, size, "address %p, which is near no argument", address);
     } else {
-        snprintf(out, size, "byte %td of argument %d (%llu bytes)",
-                 address - nearest->first, nearest->argument,
-                 static_cast<unsigned long long>(nearest->size_bytes));
+        snprintf(out, size, "byte %td of argument %d (%llu bytes)", address - nearest->first,
+                 nearest->argument, static_cast<unsigned long long>(nearest->size_bytes));
     }
 }
 
@@ -173,7 +172,10 @@ void visit(void* pointer, size_t size, bool write, bool atomic, void* pc, void* 
     const bool in_image = address >= image_first && address < image_end;
     if (region == nullptr && in_image && !in_dynamic_shared(address)) return;  // constants
     const Visit visit{address, static_cast<uint32_t>(size),
-                      atomic ? "atomic update" : write ? "write" : "read", intern_site(pc, frame)};
+                      atomic  ? "atomic update"
+                      : write ? "write"
+                              : "read",
+                      intern_site(pc, frame)};
     if (region == nullptr || (region->shared && address + size > region->end))
         report("out-of-bounds", visit, "");
     if (!region->shared) require_permission(visit, write);

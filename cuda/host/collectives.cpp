@@ -57,7 +57,8 @@ void require_one_line_of_lanes(int warp_index, unsigned lanes) {
 
 // Since sm_70 a thread that returned no longer holds a barrier back.
 bool barrier_is_complete() {
-    return block.arrived_count > 0 && block.arrived_count + block.exited_count == block.thread_count;
+    return block.arrived_count > 0 &&
+           block.arrived_count + block.exited_count == block.thread_count;
 }
 
 void complete_barrier() {

@@ -4,7 +4,9 @@
 
 #include "runtime.h"
 
-inline void __syncthreads(HOST_SITE_PARAMETERS) { host::block_exchange(nullptr, nullptr, file, line); }
+HOST_COLLECTIVE inline void __syncthreads(HOST_SITE_PARAMETERS) {
+    host::block_exchange(nullptr, nullptr, file, line);
+}
 
 namespace host {
 
@@ -29,23 +31,23 @@ HOST_UNCHECKED inline void fold_count(void* const* slots, int count) {
 
 }  // namespace host
 
-inline int __syncthreads_or(int predicate, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline int __syncthreads_or(int predicate, HOST_SITE_PARAMETERS) {
     int slot = predicate != 0;
     host::block_exchange(&slot, host::fold_or, file, line);
     return slot;
 }
-inline int __syncthreads_and(int predicate, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline int __syncthreads_and(int predicate, HOST_SITE_PARAMETERS) {
     int slot = predicate != 0;
     host::block_exchange(&slot, host::fold_and, file, line);
     return slot;
 }
-inline int __syncthreads_count(int predicate, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline int __syncthreads_count(int predicate, HOST_SITE_PARAMETERS) {
     int slot = predicate != 0;
     host::block_exchange(&slot, host::fold_count, file, line);
     return slot;
 }
 
-inline void __syncwarp(unsigned mask = ~0u, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline void __syncwarp(unsigned mask = ~0u, HOST_SITE_PARAMETERS) {
     host::warp_exchange(mask, nullptr, nullptr, true, file, line);
 }
 inline unsigned __activemask() { return host::live_lanes(); }
@@ -86,27 +88,28 @@ T shuffle(unsigned mask, T value, int source, const char* file, int line) {
 }  // namespace host
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = warpSize, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
+                              HOST_SITE_PARAMETERS) {
     const int lane = host::lane_index();
     return host::shuffle(mask, value, (lane & ~(width - 1)) | (source & (width - 1)), file, line);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
-                 HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                                 HOST_SITE_PARAMETERS) {
     const int lane = host::lane_index();
     const int source = lane - static_cast<int>(delta);
     return host::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source, file, line);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
-                   HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                                   HOST_SITE_PARAMETERS) {
     const int lane = host::lane_index();
     const int source = lane + static_cast<int>(delta);
     return host::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, file, line);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
-                  HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
+                                  HOST_SITE_PARAMETERS) {
     const int lane = host::lane_index();
     const int source = lane ^ lane_mask;
     return host::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, file, line);
@@ -161,29 +164,30 @@ HOST_UNCHECKED void fold_lanes(void* const* slots, unsigned mask) {
 
 }  // namespace host
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline unsigned __ballot_sync(unsigned mask, int predicate, HOST_SITE_PARAMETERS) {
     unsigned slot = predicate != 0;
     host::warp_exchange(mask, &slot, host::vote, false, file, line);
     return slot;
 }
-inline int __any_sync(unsigned mask, int predicate, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline int __any_sync(unsigned mask, int predicate, HOST_SITE_PARAMETERS) {
     return __ballot_sync(mask, predicate, file, line) != 0;
 }
-inline int __all_sync(unsigned mask, int predicate, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE inline int __all_sync(unsigned mask, int predicate, HOST_SITE_PARAMETERS) {
     return __ballot_sync(mask, predicate == 0, file, line) == 0;
 }
 template <class T>
-unsigned __match_any_sync(unsigned mask, T value, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE unsigned __match_any_sync(unsigned mask, T value, HOST_SITE_PARAMETERS) {
     host::Match<T> slot{value, 0};
     host::warp_exchange(mask, &slot, host::match<T>, false, file, line);
     return slot.same;
 }
 
-#define HOST_REDUCE(name, fold)                                                                  \
-    inline unsigned __reduce_##name##_sync(unsigned mask, unsigned value, HOST_SITE_PARAMETERS) { \
-        host::warp_exchange(mask, &value, host::fold_lanes<unsigned, host::Fold::fold>, false,    \
-                            file, line);                                                          \
-        return value;                                                                             \
+#define HOST_REDUCE(name, fold)                                                                \
+    HOST_COLLECTIVE inline unsigned __reduce_##name##_sync(unsigned mask, unsigned value,      \
+                                                           HOST_SITE_PARAMETERS) {             \
+        host::warp_exchange(mask, &value, host::fold_lanes<unsigned, host::Fold::fold>, false, \
+                            file, line);                                                       \
+        return value;                                                                          \
     }
 HOST_REDUCE(add, add)
 HOST_REDUCE(min, min)
@@ -193,10 +197,11 @@ HOST_REDUCE(or, bit_or)
 HOST_REDUCE(xor, bit_xor)
 #undef HOST_REDUCE
 #define HOST_REDUCE(name)                                                                       \
-    inline int __reduce_##name##_sync(unsigned mask, int value, HOST_SITE_PARAMETERS) {          \
-        host::warp_exchange(mask, &value, host::fold_lanes<int, host::Fold::name>, false, file,  \
-                            line);                                                               \
-        return value;                                                                            \
+    HOST_COLLECTIVE inline int __reduce_##name##_sync(unsigned mask, int value,                 \
+                                                      HOST_SITE_PARAMETERS) {                   \
+        host::warp_exchange(mask, &value, host::fold_lanes<int, host::Fold::name>, false, file, \
+                            line);                                                              \
+        return value;                                                                           \
     }
 HOST_REDUCE(add)
 HOST_REDUCE(min)

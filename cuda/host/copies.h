@@ -28,6 +28,8 @@ __attribute__((noinline)) inline void land(const PendingCopy& copy) {
 }
 
 HOST_UNCHECKED inline void start_copy(void* shared, const void* global, bool valid) {
+    require_aligned16(shared);
+    require_aligned16(global);
     const uint4* from = valid ? static_cast<const uint4*>(global) : nullptr;
     const PendingCopy copy{static_cast<uint4*>(shared), from, copy_queue().group};
 #ifdef DSV4_CP_ASYNC_DEFERRED

@@ -26,7 +26,8 @@ inline To saturate(From rounded) {
     constexpr bool has_sign = static_cast<To>(-1) < static_cast<To>(0);
     constexpr int bits = 8 * sizeof(To) - (has_sign ? 1 : 0);
     const From limit = static_cast<From>(ldexp(1.0, bits));
-    const To top = static_cast<To>(~(has_sign ? static_cast<To>(1) << (8 * sizeof(To) - 1) : To(0)));
+    const To top = static_cast<To>(
+        ~(has_sign ? static_cast<To>(1) << (8 * sizeof(To) - 1) : To(0)));
     if (rounded != rounded) return sizeof(To) == 8 ? static_cast<To>(1ull << 63) : To(0);
     if (rounded >= limit) return top;
     if (has_sign && rounded < -limit) return static_cast<To>(~top);
@@ -94,10 +95,10 @@ inline long long __double_as_longlong(double x) { return host::bits_as<long long
 inline double __longlong_as_double(long long x) { return host::bits_as<double>(x); }
 
 // --- rounding conversions -------------------------------------------------------------------
-#define HOST_TO_INTEGER(from, name, To, From, suffix)                                          \
-    inline To __##from##2##name##_rn(From x) { return host::saturate<To>(rint##suffix(x)); }    \
-    inline To __##from##2##name##_rz(From x) { return host::saturate<To>(trunc##suffix(x)); }   \
-    inline To __##from##2##name##_rd(From x) { return host::saturate<To>(floor##suffix(x)); }   \
+#define HOST_TO_INTEGER(from, name, To, From, suffix)                                         \
+    inline To __##from##2##name##_rn(From x) { return host::saturate<To>(rint##suffix(x)); }  \
+    inline To __##from##2##name##_rz(From x) { return host::saturate<To>(trunc##suffix(x)); } \
+    inline To __##from##2##name##_rd(From x) { return host::saturate<To>(floor##suffix(x)); } \
     inline To __##from##2##name##_ru(From x) { return host::saturate<To>(ceil##suffix(x)); }
 HOST_TO_INTEGER(float, int, int, float, f)
 HOST_TO_INTEGER(float, uint, unsigned, float, f)
@@ -186,9 +187,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
     const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
     return static_cast<unsigned>(both >> (shift & 31));
 }
-inline int __mulhi(int a, int b) {
-    return static_cast<int>(static_cast<long long>(a) * b >> 32);
-}
+inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<long long>(a) * b >> 32); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
     return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }
@@ -196,8 +195,8 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
     return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-#define HOST_MIN_MAX(type)                                      \
-    inline type min(type a, type b) { return b < a ? b : a; }   \
+#define HOST_MIN_MAX(type)                                    \
+    inline type min(type a, type b) { return b < a ? b : a; } \
     inline type max(type a, type b) { return a < b ? b : a; }
 HOST_MIN_MAX(int)
 HOST_MIN_MAX(unsigned)
@@ -217,17 +216,29 @@ inline double max(double a, double b) { return fmax(a, b); }
 
 // --- memory hints, clocks, stops ------------------------------------------------------------
 template <class T>
-T __ldg(const T* address) { return *address; }
+T __ldg(const T* address) {
+    return *address;
+}
 template <class T>
-T __ldcs(const T* address) { return *address; }
+T __ldcs(const T* address) {
+    return *address;
+}
 template <class T>
-T __ldcg(const T* address) { return *address; }
+T __ldcg(const T* address) {
+    return *address;
+}
 template <class T>
-T __ldca(const T* address) { return *address; }
+T __ldca(const T* address) {
+    return *address;
+}
 template <class T>
-void __stcs(T* address, T value) { *address = value; }
+void __stcs(T* address, T value) {
+    *address = value;
+}
 template <class T>
-void __stcg(T* address, T value) { *address = value; }
+void __stcg(T* address, T value) {
+    *address = value;
+}
 
 inline void __nanosleep(unsigned) {}
 inline long long clock64() {

@@ -14,8 +14,8 @@ struct Code {
     static constexpr char letter = '?';
 };
 #define HOST_CODE(type, kind)                      \
-    template <>                                  \
-    struct Code<type> {                          \
+    template <>                                    \
+    struct Code<type> {                            \
         static constexpr char letter = kind;       \
         static constexpr int bytes = sizeof(type); \
     };

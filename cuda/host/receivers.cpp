@@ -5,13 +5,13 @@
 #include "checker.h"
 
 #define VISIT(address, size, write) host::visit(address, size, write, false, HOST_CALLER)
-#define RECEIVE(prefix, size)                                                     \
+#define RECEIVE(prefix, size)                                                        \
     void __tsan_##prefix##read##size(void* address) { VISIT(address, size, false); } \
     void __tsan_##prefix##write##size(void* address) { VISIT(address, size, true); }
-#define RECEIVE_ALL(size)             \
-    RECEIVE(, size)                   \
-    RECEIVE(unaligned_, size)         \
-    RECEIVE(volatile_, size)          \
+#define RECEIVE_ALL(size)     \
+    RECEIVE(, size)           \
+    RECEIVE(unaligned_, size) \
+    RECEIVE(volatile_, size)  \
     RECEIVE(unaligned_volatile_, size)
 
 namespace host {

@@ -19,6 +19,13 @@ constexpr int warpSize = 32;
 #define HOST_UNCHECKED __attribute__((no_sanitize("thread")))
 #endif
 
+// clang would merge two barriers at the ends of two branches into one, and lose their lines.
+#if defined(__clang__)
+#define HOST_COLLECTIVE __attribute__((nomerge))
+#else
+#define HOST_COLLECTIVE
+#endif
+
 // Where a collective was called; the defaults of the shim's functions fill these in.
 #define HOST_SITE_PARAMETERS const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
@@ -53,6 +60,12 @@ void note_fence();
 
 // Gives the block up and reports; kind is one of KernelFault's kinds.
 [[noreturn]] void fail(const char* kind, const char* text, const char* file, int line);
+
+// The device faults on such an address; this processor might not, or might end the process.
+inline void require_aligned16(const void* address, HOST_SITE_PARAMETERS) {
+    if (reinterpret_cast<uintptr_t>(address) % 16 != 0)
+        fail("misaligned", "the address of a 16-byte access is not a multiple of 16", file, line);
+}
 
 // One kernel of the compiled file; generated lines at its end fill the table.
 struct Export {

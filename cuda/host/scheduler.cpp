@@ -55,9 +55,7 @@ int pop_ready() {
     return head;
 }
 
-void push_ready(int thread) {
-    ready[(ready_first + ready_count++) % max_threads] = thread;
-}
+void push_ready(int thread) { ready[(ready_first + ready_count++) % max_threads] = thread; }
 
 void fiber_main();
 
@@ -140,8 +138,7 @@ void fiber_main() {
 }
 
 void begin_block(unsigned number) {
-    blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y,
-                number / gridDim.x / gridDim.y};
+    blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
     for (int i = 0; i < block.thread_count; ++i) {
         block.threads[i].fiber = nullptr;
         block.threads[i].exited = false;

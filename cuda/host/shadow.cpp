@@ -59,8 +59,8 @@ void remember_read(Cell& cell, const Access& mine, bool shared) {
         first = mine;
         return;
     }
-    const bool same_warp =
-        first.phase == mine.phase && first.thread / warpSize == mine.thread / warpSize;
+    const bool same_warp = first.phase == mine.phase &&
+                           first.thread / warpSize == mine.thread / warpSize;
     Access& other = cell.reads[same_warp ? 1 : 2];
     if (ordered_before_me(other, shared)) other = mine;
 }

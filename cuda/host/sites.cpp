@@ -45,8 +45,10 @@ Frame line_of(void* pc) {
     uint32_t low = 0, high = launch->line_count;
     while (low < high) {
         const uint32_t middle = (low + high) / 2;
-        if (launch->lines[middle].offset <= offset) low = middle + 1;
-        else high = middle;
+        if (launch->lines[middle].offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
     }
     if (low == 0) return {0, 0};
     return {launch->lines[low - 1].file, launch->lines[low - 1].line};
@@ -62,7 +64,8 @@ void fill(Site& site, void* pc, void* frame) {
         const Frame place = line_of(codes[i]);
         if (place.line == 0) continue;  // the runtime's own code has no line table
         site.chain.frames[site.chain.count++] = place;
-        site.lines_hash = mix(site.lines_hash, static_cast<uint64_t>(place.file) << 32 | place.line);
+        site.lines_hash = mix(site.lines_hash,
+                              static_cast<uint64_t>(place.file) << 32 | place.line);
     }
 }
 

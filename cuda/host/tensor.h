@@ -87,6 +87,7 @@ inline void load_matrices(uint32_t (&out)[count], const void* row, const char* f
     require_full_warps(false);
     MatrixRows<count> slot;
     if (lane_index() < 8 * count) {
+        require_aligned16(row, file, line);
         const uint4 words = *static_cast<const uint4*>(row);
         memcpy(slot.row, &words, sizeof slot.row);
     }

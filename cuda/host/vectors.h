@@ -1,18 +1,12 @@
 // CUDA's built-in vector types for the host backend: same names, sizes, alignments and makers.
 #pragma once
 
-#define HOST_VECTOR(name, type, align2, align4)                                              \
-    struct __attribute__((aligned(align2))) name##2 {                                        \
-        type x, y;                                                                           \
-    };                                                                                       \
-    struct name##3 {                                                                         \
-        type x, y, z;                                                                        \
-    };                                                                                       \
-    struct __attribute__((aligned(align4))) name##4 {                                        \
-        type x, y, z, w;                                                                     \
-    };                                                                                       \
-    inline name##2 make_##name##2(type x, type y) { return {x, y}; }                         \
-    inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }              \
+#define HOST_VECTOR(name, type, align2, align4)                                 \
+    struct __attribute__((aligned(align2))) name##2 { type x, y; };             \
+    struct name##3 { type x, y, z; };                                           \
+    struct __attribute__((aligned(align4))) name##4 { type x, y, z, w; };       \
+    inline name##2 make_##name##2(type x, type y) { return {x, y}; }            \
+    inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; } \
     inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 
 HOST_VECTOR(char, signed char, 2, 4)

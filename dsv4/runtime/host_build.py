@@ -1,7 +1,8 @@
 """Compiles one `.cu` into a shared library for this CPU, through a cache on disk.
 
 The cache key covers everything that reaches the binary: the sources and what they include, the shim
-and runtime, every flag, the mode, the compiler's version and the processor.
+and runtime, this file and the rewriting, every flag, the mode, the compiler's version and the
+processor.
 """
 
 import os
@@ -100,7 +101,10 @@ def copy_of(library: Path, number: int) -> Path:
 
 
 def _shim_files() -> tuple[Path, ...]:
-    return tuple(sorted((cuda_root() / "host").glob("*.*")))
+    """What every kernel is made with: shim and runtime, and the steps of the build itself."""
+    here = Path(__file__)
+    steps = (here, here.with_name("host_source.py"))
+    return (*steps, *sorted((cuda_root() / "host").glob("*.*")))
 
 
 def _mode_flags(compiler: Compiler, mode: Mode) -> tuple[str, ...]:
@@ -129,13 +133,13 @@ def _compile(
         constants_file.write_text(constants, encoding="utf-8")
         shim = root / "host" / "cuda_host.h"
         includes = ("-I", str(root), "-include", str(shim), "-include", str(constants_file))
-        preprocessed = run_compiler((*command, "-E", "-x", "c++", *includes, str(source)), source)
-        rewritten = folder / "kernel.ii"
+        preprocessed = run_compiler(
+            (*command, "-E", "-x", "c++", *includes, str(source)), source, folder
+        )
+        rewritten = folder / "kernel.cpp"
         rewritten.write_text(rewrite(preprocessed, source), encoding="utf-8")
         kernel = folder / "kernel.o"
-        run_compiler(
-            (*command, "-x", "c++-cpp-output", "-c", str(rewritten), "-o", str(kernel)), source
-        )
+        run_compiler((*command, "-c", str(rewritten), "-o", str(kernel)), source, folder)
         linked = folder / library.name
         objects = (kernel, *_runtime_objects(compiler, mode))
         run_compiler(
@@ -148,6 +152,7 @@ def _compile(
                 str(linked),
             ),
             source,
+            folder,
         )
         linked.replace(library)
 
@@ -167,7 +172,7 @@ def _runtime_objects(compiler: Compiler, mode: Mode) -> list[Path]:
         if not target.is_file():
             with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
                 made = Path(folder) / target.name
-                run_compiler((*command, "-c", str(file), "-o", str(made)), file)
+                run_compiler((*command, "-c", str(file), "-o", str(made)), file, Path(folder))
                 made.replace(target)
         objects.append(target)
     return objects

@@ -128,12 +128,14 @@ def _run(command: Sequence[str], purpose: str) -> str:
     return done.stdout
 
 
-def run_compiler(command: Sequence[str], source: Path) -> str:
-    """The standard output of one compiler command.
+def run_compiler(command: Sequence[str], source: Path, folder: Path) -> str:
+    """The standard output of one compiler command, run in `folder`.
+
+    A temporary folder, because clang++ writes paths below its working folder as relative ones.
 
     Errors: CompileError with the compiler's first errors, which carry the `.cu` path and line.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode == 0:
         return done.stdout
     errors = [line for line in done.stderr.splitlines() if _ERROR_LINE.search(line)]

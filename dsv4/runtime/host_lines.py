@@ -83,6 +83,12 @@ def read_line_table(library: Path) -> LineTable:
     return LineTable(tuple(rows), tuple(numbers))
 
 
+def _append(rows: list[tuple[int, int, int]], address: int, file: int, line: int) -> None:
+    """Add a row, but not for code that the compiler gave no line: the line before it is nearer."""
+    if line != 0:
+        rows.append((address, file, line))
+
+
 def _section(data: bytes, name: bytes) -> bytes:
     if data[:6] != b"\x7fELF\x02\x01":
         return b""
@@ -132,7 +138,7 @@ def _read_unit(
             adjusted = opcode - opcode_base
             address += adjusted // line_range * step
             line += line_base + adjusted % line_range
-            rows.append((address, files[file], line))
+            _append(rows, address, files[file], line)
         elif opcode == 0:
             size = reader.unsigned()
             after = reader.position + size
@@ -147,7 +153,7 @@ def _read_unit(
                 address = reader.unpack("Q")
             reader.position = after
         elif opcode == _COPY:
-            rows.append((address, files[file], line))
+            _append(rows, address, files[file], line)
         elif opcode == _ADVANCE_PC:
             address += reader.unsigned() * step
         elif opcode == _ADVANCE_LINE:

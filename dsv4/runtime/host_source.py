@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dsv4.errors import CompileError, SpecError
 
-_STATIC_SHARED = 'static __attribute__((section("dsv4_shared")))'
+# `used`: the runtime fills the section, so nothing may be concluded from what the kernel writes.
+_STATIC_SHARED = 'static __attribute__((used, section("dsv4_shared")))'
 _EXTERN_SHARED = re.compile(
     r"\bextern\s+__shared__\s+((?:__attribute__\s*\(\([^;]*?\)\)\s*)*)([\w:\s]+?)\s*"
     r"((?:__attribute__\s*\(\([^;]*?\)\)\s*)*)\b(\w+)\s*\[\s*\]\s*;"
