@@ -26,6 +26,7 @@ GLOSSARY: Final[Mapping[str, str]] = {
     "R": "rotary width",
     "E": "experts",
     "A": "active experts, or rows picked by id",
+    "B": "blocks: of compressed rows, or chunks of a list",
     "S": "selected keys, or source rows",
     "C": "compression ratio, or columns of a window",
     "V": "vocabulary",

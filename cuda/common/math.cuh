@@ -48,17 +48,13 @@ __device__ __forceinline__ float exp_exact(float x) {
     return y * first * second;
 }
 
-// e^x in double, within 1 ulp of the exact value (measured), subnormal results included in the range:
-// 0 below -745.14, infinity above 709.79, NaN for NaN.
-__device__ __forceinline__ double exp_f64(double x) {
-    if (x != x) return NAN_F64;
-    if (x > 709.79) return INF_F64;
-    if (x < -745.14) return 0.0;
-    const double magic = 6755399441055744.0;  // 1.5 * 2^52, as in exp_split
+// The same in double, within 1 ulp, for |x| up to 2^50.
+__device__ __forceinline__ double exp_split(double x, i64& power) {
+    const double magic = 6755399441055744.0;  // 1.5 * 2^52
     const double shifted = fma(x, 0x1.71547652b82fep+0, magic);
-    const i32 power = (i32)(__double_as_longlong(shifted) - __double_as_longlong(magic));
+    power = __double_as_longlong(shifted) - __double_as_longlong(magic);
     const double whole = shifted - magic;
-    // ln2 in two parts; the first has 32 bits, so whole * first is exact.
+    // ln2 in two parts; the first has 32 bits, so x - whole * first is exact.
     const double rest = fma(whole, -0x1.a39ef35793c76p-33, fma(whole, -0x1.62e42fee00000p-1, x));
     // e^rest by its series: |rest| <= 0.347, so the first term left out is below 2^-57.
     double q = 1.0 / 6227020800.0;
@@ -73,10 +69,20 @@ __device__ __forceinline__ double exp_f64(double x) {
     q = fma(q, rest, 1.0 / 24.0);
     q = fma(q, rest, 1.0 / 6.0);
     q = fma(q, rest, 0.5);
-    const double y = 1.0 + fma(rest * rest, q, rest);
-    const i32 half = power >> 1;
-    const double first = __longlong_as_double((i64)(half + 1023) << 52);
-    const double second = __longlong_as_double((i64)(power - half + 1023) << 52);
+    return 1.0 + fma(rest * rest, q, rest);
+}
+
+// e^x in double, within 1 ulp of the exact value (measured), subnormal results included in the range:
+// 0 below -745.14, infinity above 709.79, NaN for NaN.
+__device__ __forceinline__ double exp_f64(double x) {
+    if (x != x) return NAN_F64;
+    if (x > 709.79) return INF_F64;
+    if (x < -745.14) return 0.0;
+    i64 power;
+    const double y = exp_split(x, power);
+    const i64 half = power >> 1;
+    const double first = __longlong_as_double((half + 1023) << 52);
+    const double second = __longlong_as_double((power - half + 1023) << 52);
     return y * first * second;
 }
 
