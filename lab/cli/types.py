@@ -125,12 +125,19 @@ class CaseFilter(click.ParamType):  # type: ignore[type-arg]  # generic since cl
 
 
 def _chosen_cases(ctx: click.Context) -> list[tuple[Any, Any]]:
+    """Kernels named so far, with their cases; all kernels when none is named."""
     from dsv4 import registry
+    from dsv4.errors import SpecError
     from lab.cases import cases
 
     given = ctx.params.get("kernels") or ctx.params.get("kernel") or ()
     patterns = [given] if isinstance(given, str) else list(given)
-    return [(spec, cases(spec.name)) for spec in registry.match(patterns)]
+    # An option still without its value ends Click's parsing early and leaves the kernels here.
+    patterns = patterns or [word for word in ctx.args if not word.startswith("-")]
+    try:
+        return [(spec, cases(spec.name)) for spec in registry.match(patterns)]
+    except SpecError:
+        return []
 
 
 def _complete_last(choices: Any, incomplete: str) -> list[CompletionItem]:
