@@ -1,6 +1,7 @@
 """Inputs for products with bf16 weights."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from lab.cases.fills import (
     values,
     wide,
 )
+from lab.weights import Checkpoint, bf16_matrix, weights_for
 
 
 def _equal_pairs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -35,7 +37,11 @@ def linear_bf16_cases() -> Iterator[Case]:
     """Every row count, sizes off every multiple, sums that cancel, and the ends of bf16."""
     yield Case("smallest", M=1, N=1, K=16)
     for rows in range(1, 9):
-        yield Case("rows", M=rows, N=37, K=1040, pad={"x": 8, "y": 3})
+        check = rows in (1, 3, 8)
+        pad = {"x": 8, "y": 3}
+        yield Case("rows", M=rows, N=37, K=1040, pad=pad, check=check)
+    yield Case("four rows a warp", M=3, N=2051, K=16)
+    yield Case("four rows and two parts", M=3, N=2050, K=528)
     yield Case("tail of a step", M=3, N=9, K=528)
     yield Case("one part has less", M=2, N=5, K=1536 + 16)
     yield Case("cancel", M=3, N=33, K=528, w=values(_equal_pairs), x=NEARLY_OPPOSITE)
@@ -45,7 +51,7 @@ def linear_bf16_cases() -> Iterator[Case]:
     yield Case("products underflow", M=2, N=19, K=144, w=wide(-126, -60), x=wide(-90, -60))
     yield Case("extreme", M=1, N=8, K=16, w=extreme(2.0**-64), x=extreme(2.0**-72))
     specials = sprinkled(normal(), [np.nan, np.inf, -np.inf], 0.001)
-    yield Case("special", M=4, N=21, K=272, x=specials)
+    yield Case("special", M=3, N=21, K=272, x=specials)
     yield Case("wkv", M=1, N=512, K=4096)
     yield Case("wq_a", M=2, N=1024, K=4096)
     yield Case("weights_proj", M=1, N=64, K=4096)
@@ -54,3 +60,11 @@ def linear_bf16_cases() -> Iterator[Case]:
         yield Case("wo_b", M=rows, N=4096, K=8192, level="full")
         yield Case("indexer wq_b", M=rows, N=8192, K=1024, level="full")
         yield Case("shared gate", M=rows, N=2048, K=4096, level="full")
+
+
+@weights_for("linear_bf16")
+def _bf16_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    w = bf16_matrix(checkpoint, name)
+    if w is None or w.shape[1] % 16:
+        return None
+    return dict(M=3, N=w.shape[0], K=w.shape[1], w=w)

@@ -1,6 +1,7 @@
 """Inputs for products with FP8 weights."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from lab.cases.fills import (
     wide,
 )
 from lab.cases.linear_bf16 import NEARLY_OPPOSITE
+from lab.weights import Checkpoint, fp8_pair, weights_for
+from oracle.formats import decode
 
 # What the official release holds: powers of two, most weights well below 1.
 _RELEASE = powers_of_two(-12, -5)
@@ -41,11 +44,15 @@ def linear_fp8_cases() -> Iterator[Case]:
     """Every row count, every code, scales of every kind, sizes off every multiple."""
     yield Case("smallest", M=1, N=1, K=16, scales=_RELEASE)
     for rows in range(1, 9):
-        yield Case("rows", M=rows, N=37, K=1040, scales=_RELEASE, pad={"x": 8, "y": 3})
+        check = rows in (1, 3, 8)
+        pad = {"x": 8, "y": 3}
+        yield Case("rows", M=rows, N=37, K=1040, scales=_RELEASE, pad=pad, check=check)
+    yield Case("four rows a warp", M=3, N=2051, K=16, scales=_RELEASE)
+    yield Case("four rows and two parts", M=3, N=2050, K=528, scales=_RELEASE)
     yield Case("tail of a step", M=3, N=9, K=528, scales=_RELEASE)
     yield Case("one part has less", M=2, N=5, K=1536 + 16, scales=_RELEASE)
     # 130 rows and 144 columns: the second block of scales has two rows, or 16 columns.
-    yield Case("distinct scales", M=5, N=130, K=144, scales=literal([2.0**-3, 8.0, 0.5, 64.0]))
+    yield Case("distinct scales", M=3, N=130, K=144, scales=literal([2.0**-3, 8.0, 0.5, 64.0]))
     yield Case("scales with mantissa bits", M=3, N=130, K=272, scales=literal([1.75, 0.3, 1.1]))
     yield Case("all codes", M=2, N=129, K=256, codes=_every_finite_code, scales=_RELEASE)
     yield Case("scales at both ends", M=2, N=257, K=384, scales=powers_of_two(-20, 3))
@@ -59,7 +66,7 @@ def linear_fp8_cases() -> Iterator[Case]:
     yield Case("extreme", M=1, N=8, K=16, scales=1.0, x=extreme(2.0**-14))
     yield Case(
         "special",
-        M=4,
+        M=3,
         N=21,
         K=272,
         scales=_RELEASE,
@@ -73,3 +80,12 @@ def linear_fp8_cases() -> Iterator[Case]:
         yield Case("indexer wq_b", M=rows, N=8192, K=1024, scales=_RELEASE, level="full")
         yield Case("shared gate", M=rows, N=2048, K=4096, scales=_RELEASE, level="full")
         yield Case("shared down", M=rows, N=4096, K=2048, scales=_RELEASE, level="full")
+
+
+@weights_for("linear_fp8")
+def _fp8_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    found = fp8_pair(checkpoint, name)
+    if found is None:
+        return None
+    (n, k), (codes, scales) = found[0].shape, found
+    return dict(M=3, N=n, K=k, codes=codes, scales=decode(scales, "ue8m0").astype(np.float32))

@@ -1,6 +1,7 @@
 """Inputs for the RMS norms."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from lab.cases.fills import (
     subnormal,
     wide,
 )
+from lab.weights import Checkpoint, weights_for
+from oracle.formats import decode
 
 _SPECIALS = [np.nan, np.inf, -np.inf, -0.0]
 
@@ -57,3 +60,11 @@ def head_cases() -> Iterator[Case]:
     yield Case("extreme", T=1, H=2, K=300, eps=1e-6, x=extreme(2.0**-70))
     yield Case("special", T=3, H=3, K=40, eps=1e-6, x=sprinkled(normal(), _SPECIALS, 0.02))
     yield Case("prefill", T=2048, H=64, K=512, eps=1e-6, level="full")
+
+
+@weights_for("rms_norm", "rms_norm_f32")
+def _norm_gains(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    if checkpoint.dtype(name) != "BF16" or len(checkpoint.shape(name)) != 1:
+        return None
+    gains = decode(checkpoint.tensor(name).bits, "bf16").astype(np.float32)
+    return dict(T=3, D=gains.size, w=gains, eps=1e-6)
