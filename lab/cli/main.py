@@ -35,6 +35,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Run kernels against their float64 oracles and record the outcome.",
     ),
     "twin": ("lab.cli.twin:twin", "Run pairs of computations that must give the same bytes."),
+    "model-diff": (
+        "lab.cli.model_diff:compare",
+        "Compare a whole model with recorded outputs of another implementation.",
+    ),
     "replay": ("lab.cli.replay:replay", "Run a saved case again."),
     "sanitize": ("lab.cli.sanitize:sanitize", "Check kernels for wild accesses and races."),
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),
