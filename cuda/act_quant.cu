@@ -22,7 +22,7 @@
 #define CLAMP_ONLY 0
 #endif
 
-constexpr int LANES = GROUP / 32;        // lanes of a group that one thread holds, 32 apart
+constexpr int LANES = GROUP / 32;          // lanes of a group that one thread holds, 32 apart
 constexpr u32 MANTISSA_OF_448 = 0x600000;  // 448 = 1.75 * 2^8
 constexpr u32 MANTISSA_OF_6 = 0x400000;    // 6 = 1.5 * 2^2
 
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load_group(const float* from, float (&x)[LANES])
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-act_quant_fp8_inplace(float* x, i64 x_stride, int prefix) {
+    act_quant_fp8_inplace(float* x, i64 x_stride, int prefix) {
     const int group = group_of_warp();
     if (group >= prefix / GROUP) return;
     float* const at = x + blockIdx.x * x_stride + group * GROUP + threadIdx.x % 32;
@@ -74,8 +74,8 @@ act_quant_fp8_inplace(float* x, i64 x_stride, int prefix) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-act_quant_fp8(const float* __restrict__ x, u8* __restrict__ codes, float* __restrict__ scales,
-              int K, i64 x_stride) {
+    act_quant_fp8(const float* __restrict__ x, u8* __restrict__ codes, float* __restrict__ scales,
+                  int K, i64 x_stride) {
     const int group = group_of_warp(), lane = threadIdx.x % 32;
     if (group >= K / GROUP) return;
     float v[LANES];

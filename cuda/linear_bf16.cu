@@ -31,7 +31,7 @@ struct Bf16Weights {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
-linear_bf16(const bf16* __restrict__ w, const bf16* __restrict__ x, float* __restrict__ y, int N,
-            int K, i64 x_stride, i64 y_stride) {
+    linear_bf16(const bf16* __restrict__ w, const bf16* __restrict__ x, float* __restrict__ y,
+                int N, int K, i64 x_stride, i64 y_stride) {
     gemv(Bf16Weights{w, K}, x, y, N, K, x_stride, y_stride);
 }

@@ -42,8 +42,8 @@ struct Fp8Weights {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
-linear_fp8(const u8* __restrict__ codes, const float* __restrict__ scales,
-           const bf16* __restrict__ x, float* __restrict__ y, int N, int K, i64 x_stride,
-           i64 y_stride) {
+    linear_fp8(const u8* __restrict__ codes, const float* __restrict__ scales,
+               const bf16* __restrict__ x, float* __restrict__ y, int N, int K, i64 x_stride,
+               i64 y_stride) {
     gemv(Fp8Weights{codes, scales, K}, x, y, N, K, x_stride, y_stride);
 }

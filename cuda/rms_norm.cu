@@ -47,15 +47,15 @@ __device__ __forceinline__ void norm_head(float* x, int K, float eps, Sum* scrat
 }
 
 extern "C" __global__ void __launch_bounds__(512)
-rms_norm(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int D,
-         float eps) {
+    rms_norm(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int D,
+             float eps) {
     __shared__ double scratch[32];
     norm_row(x, w, y, D, eps, scratch);
 }
 
 extern "C" __global__ void __launch_bounds__(512)
-rms_norm_f32(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int D,
-             float eps) {
+    rms_norm_f32(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y,
+                 int D, float eps) {
     __shared__ float scratch[32];
     norm_row(x, w, y, D, eps, scratch);
 }

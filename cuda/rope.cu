@@ -9,8 +9,8 @@
 #include "common/math.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-rope(float* __restrict__ x, const float* __restrict__ table, const int* __restrict__ positions,
-     int T, int H, int K, int R, int P, i64 x_stride) {
+    rope(float* __restrict__ x, const float* __restrict__ table, const int* __restrict__ positions,
+         int T, int H, int K, int R, int P, i64 x_stride) {
     const u32 pairs = (u32)R / 2;
     const u32 i = blockIdx.x * 256 + threadIdx.x;
     if (i >= (u32)T * (u32)H * pairs) return;

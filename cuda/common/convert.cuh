@@ -8,9 +8,7 @@
 
 // ---------------------------------------------------------------------------- bf16
 
-__device__ __forceinline__ float bf16_to_f32(bf16 bits) {
-    return __uint_as_float((u32)bits << 16);
-}
+__device__ __forceinline__ float bf16_to_f32(bf16 bits) { return __uint_as_float((u32)bits << 16); }
 
 // Nearest-even; NaN becomes the quiet NaN of the same sign, so that a payload in the low half
 // cannot round to infinity.

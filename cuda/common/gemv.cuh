@@ -23,7 +23,7 @@
 
 constexpr int LANE_ELEMENTS = 16;
 constexpr int STEP = 32 * LANE_ELEMENTS;
-constexpr int HALF = 8;  // elements of x in a 16-byte load
+constexpr int HALF = 8;                        // elements of x in a 16-byte load
 constexpr int MIN_BLOCKS = ROWS <= 2 ? 2 : 1;  // on an SM; no build may spill
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int SUMS = WARP_ROWS * ROWS;
