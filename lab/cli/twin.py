@@ -21,9 +21,7 @@ class TwinPattern(click.ParamType):  # type: ignore[type-arg]  # generic since c
 
     name = "twin"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The pattern itself, once it matches something. Errors: SpecError with near matches."""
         twins.match([value])
         return str(value)
@@ -43,10 +41,15 @@ class TwinPattern(click.ParamType):  # type: ignore[type-arg]  # generic since c
 @click.command("twin")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1, type=TwinPattern())
 @click.option("--all", "everything", is_flag=True, help="Every input, the model's sizes too.")
-@click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
-              help="Where to run.")
-@click.option("--mode", type=click.Choice(["run", "shuffle"]), default="run",
-              help="Host only: fast, or random thread order.")
+@click.option(
+    "--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto", help="Where to run."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["run", "shuffle"]),
+    default="run",
+    help="Host only: fast, or random thread order.",
+)
 @click.option("--no-record", is_flag=True, help="Do not write to the store.")
 @click.pass_context
 def twin(
@@ -114,6 +117,11 @@ def _print(results: list[TwinResult], run_id: int | None) -> None:
         for r in results
     ]
     text.say(text.table(header, rows))
+    if settings.current().verbosity > 0:
+        known = twins.twins()
+        text.say("\nlaws")
+        for result in results:
+            text.say("\n".join(f"  {result.name}  {line}" for line in known[result.name].says))
     for result in results:
         if result.first is not None:
             text.say(f"\n{text.verdict(FAIL)}  {result.name}\n  {_sentence(result.first)}")

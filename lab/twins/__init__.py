@@ -47,6 +47,7 @@ class Twin:
     name: what agreement shows. left, right: what each side runs, for people.
     kernels: every kernel that takes part; the first one's outputs name the axes and formats.
     run_left, run_right: the sides; both return the same outputs by name.
+    says: what is promised on the way, a sentence each, shown with -v.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Twin:
     trials: tuple[Trial, ...]
     run_left: Side
     run_right: Side
+    says: tuple[str, ...] = ()
 
 
 @functools.lru_cache(maxsize=1)

@@ -146,18 +146,14 @@ def run_twin(twin: Twin, device: Device, *, seed: int = 0, level: str = "quick")
     return replace(result, verdict=FAIL if result.differing or not result.trials else PASS)
 
 
-def both_sides(
-    twin: Twin, trial: Trial, device: Device, seed: int = 0
-) -> tuple[Outputs, Outputs]:
-    """The outputs of the left and the right side on one trial.
-
-    Each side gets inputs of its own, so that neither can change what the other one reads.
-    """
-    sides = []
-    for run_side, poison in zip((twin.run_left, twin.run_right), POISON_BYTES, strict=True):
-        inputs = trial.make(generator(f"twin {twin.name}", trial.name, "inputs", seed))
-        sides.append(run_side(Bench(device, poison), inputs))
-    return sides[0], sides[1]
+def both_sides(twin: Twin, trial: Trial, device: Device, seed: int = 0) -> tuple[Outputs, Outputs]:
+    """The outputs of the left and the right side on one trial, from the same arrays."""
+    inputs = trial.make(generator(f"twin {twin.name}", trial.name, "inputs", seed))
+    for value in inputs.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    left, right = (Bench(device, byte) for byte in POISON_BYTES)
+    return twin.run_left(left, inputs), twin.run_right(right, inputs)
 
 
 def differences(

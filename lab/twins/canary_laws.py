@@ -1,0 +1,121 @@
+"""What a NaN or an infinity in an input does, for every kernel that takes numbers.
+
+The reach names axes of the output along which only the planted element's own index may change:
+"T" its row, "T D" the element, "T D/32" its group of 32, nothing at all everything. The sentence
+is what the reader of the kernel is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Law(NamedTuple):
+    """How far one planted element reaches, and what it does there."""
+
+    reach: str
+    says: str
+
+
+_COPY = "copied bit for bit"
+_ADD = "joins one addition"
+_ROW_DOT = "joins every sum of its row: NaN stays, an infinity gives one or NaN"
+_NORM = "an infinity or NaN takes its whole row: the mean is not finite"
+_CODE = "a NaN code is a weight of NaN"
+
+# Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
+LAWS: Mapping[str, tuple[str, Mapping[str, Law]]] = {
+    "act_quant_fp8_inplace": (
+        "kv rows",
+        {"x": Law("T S/64", "NaN stays NaN, an infinity saturates; neither takes part in amax")},
+    ),
+    "act_quant_fp8": (
+        "verify",
+        {"x": Law("T K/128", "NaN becomes the NaN code, an infinity saturates; amax ignores both")},
+    ),
+    "act_quant_fp4_inplace": (
+        "one group over a block",
+        {"x": Law("T K/32", "NaN stays NaN, an infinity saturates; neither takes part in amax")},
+    ),
+    "argmax": ("tail", {"x": Law("T", "NaN loses to every number; infinities compare as usual")}),
+    "cast_bf16": ("tail", {"x": Law("N", "stays what it is, in one element")}),
+    "combine": ("tail", {"contributions": Law("T D", _ADD)}),
+    "combine_shared": ("tail", {"contributions": Law("T D", _ADD), "shared": Law("T D", _ADD)}),
+    "dequant_fp8_block": (
+        "asymmetric",
+        {
+            "codes": Law("N K", _CODE),
+            "scales": Law("N K", "scale byte 255 makes its 128 x 128 weights NaN"),
+        },
+    ),
+    "dequant_mxfp4": ("tail", {"scales": Law("N K", "scale byte 255 makes its 32 weights NaN")}),
+    "dequant_nvfp4": (
+        "tail",
+        {
+            "scales": Law("N K", "a NaN scale makes its 16 weights NaN"),
+            "scale2": Law("", "scales every weight of the matrix"),
+        },
+    ),
+    "dequant_ue8m0": ("every byte", {"codes": Law("N", "byte 255 is NaN")}),
+    "hadamard": ("tail-T=7-K=16", {"x": Law("T", "joins every sum of its row")}),
+    "linear_bf16": ("rows-M=3-N=37-K=1040", {"w": Law("N", _ROW_DOT), "x": Law("M", _ROW_DOT)}),
+    "linear_fp8": (
+        "rows-M=3-N=37-K=1040",
+        {
+            "codes": Law("N", "a NaN code makes its row NaN"),
+            "scales": Law("N", "scales its 128 rows"),
+            "x": Law("M", _ROW_DOT),
+        },
+    ),
+    "movement_embed": ("tail", {"table": Law("D", _COPY)}),
+    "movement_gather": ("tail", {"x": Law("D", _COPY)}),
+    "movement_gather_row": ("tail", {"x": Law("D", _COPY)}),
+    "movement_scatter": ("tail", {"x": Law("D", _COPY), "y": Law("S D", _COPY)}),
+    "movement_scatter_add": ("tail", {"x": Law("D", _ADD), "y": Law("S D", _ADD)}),
+    "movement_add": ("tail", {"x": Law("N", _ADD), "y": Law("N", _ADD)}),
+    "movement_take": ("tail", {"x": Law("T", _COPY)}),
+    "movement_place": ("tail", {"x": Law("T", _COPY), "y": Law("T S", _COPY)}),
+    "movement_repeat": ("tail", {"x": Law("T D", _COPY)}),
+    "movement_mean": ("tail", {"x": Law("T D", _ADD)}),
+    "rms_norm": (
+        "off the block",
+        {"x": Law("T", _NORM), "w": Law("D", "scales its column")},
+    ),
+    "rms_norm_f32": (
+        "off the block",
+        {"x": Law("T", _NORM), "w": Law("D", "scales its column")},
+    ),
+    "rms_norm_head": ("off the block", {"x": Law("T H", _NORM)}),
+    "rms_norm_head_f32": ("off the block", {"x": Law("T H", _NORM)}),
+    "rope": (
+        "odd head",
+        {
+            "x": Law("T H", "its pair turns into NaN, or an infinity turns with it"),
+            "table": Law("", "the pair of every head at that position"),
+        },
+    ),
+    "router": (
+        "tail",
+        {
+            "raw": Law("T", "a NaN score ranks below every number; chosen, it makes weights NaN"),
+            "bias": Law("", "a NaN bias ranks its expert last for every token"),
+        },
+    ),
+    "router_hash": ("tail", {"raw": Law("T", "a chosen NaN makes the weights of its token NaN")}),
+    "swiglu": (
+        "tail",
+        {
+            "gate": Law("T D", "NaN stays NaN; infinities are clamped by the limit"),
+            "up": Law("T D", "NaN stays NaN; infinities are clamped by the limit"),
+        },
+    ),
+    "swiglu_weighted": (
+        "tail",
+        {
+            "gate": Law("T D", "NaN stays NaN; infinities are clamped by the limit"),
+            "up": Law("T D", "NaN stays NaN; infinities are clamped by the limit"),
+            "weights": Law("T", "multiplies its row"),
+        },
+    ),
+}
