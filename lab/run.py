@@ -364,7 +364,7 @@ def _build_facts(spec: KernelSpec, device: Device, launch: Launch) -> dict[str, 
     if device.backend != "cuda":
         return None
     cubin = device.build(spec, launch.constants)  # type: ignore[attr-defined]
-    used = cubin.resources()[spec.symbol]
+    used = device.attributes(spec, launch.constants)  # type: ignore[attr-defined]
     return {
         "options": dict(launch.constants),
         "arch": cubin.arch,

@@ -15,7 +15,7 @@ import numpy as np
 from dsv4.errors import DeviceError, LaunchError
 from dsv4.runtime.blas import Blas
 from dsv4.runtime.device import Graph
-from dsv4.runtime.nvrtc import Cubin, compile_cubin
+from dsv4.runtime.nvrtc import Cubin, Resources, compile_cubin
 from dsv4.runtime.sources import cuda_root
 from dsv4.spec import Format, Geometry, KernelSpec
 
@@ -96,6 +96,12 @@ class CudaDevice:
         """The cubin of this kernel's source for this GPU."""
         source = cuda_root() / f"{spec.family}.cu"
         return compile_cubin(source, defines=constants, arch=self.arch)
+
+    def attributes(self, spec: KernelSpec, constants: Mapping[str, int]) -> Resources:
+        """What the driver says the loaded kernel uses; its local memory counts as spills."""
+        function = _function(self.index, spec.symbol, str(self.build(spec, constants).path))
+        local = function.local_size_bytes
+        return Resources(function.num_regs, function.shared_size_bytes, local, local)
 
     def bind(
         self,

@@ -38,7 +38,8 @@ class Finding:
 class Report:
     """What one tool said about one run.
 
-    launches: cases the child ran to their end. complete: whether the tool closed with its summary.
+    cases: how many the child ran to their end. complete: whether the child ended by itself, with
+    all of them judged, and the tool closed with its summary.
     """
 
     tool: str
@@ -94,7 +95,10 @@ def sanitize(
             f"{tool}: the run under compute-sanitizer gave no result (exit {done.returncode})\n"
             f"  {(text + done.stderr).strip()[-500:]}\n  run the same kernels without it first"
         )
-    return Report(tool, parse(tool, text), ran, "SUMMARY" in text, text)
+    # A child that crashed half-way must not look clean: only a whole run prints a closing line.
+    closing = re.search(r"^\d+ kernels?, (\d+) cases?", done.stdout, re.MULTILINE)
+    complete = closing is not None and int(closing[1]) == ran and "SUMMARY" in text
+    return Report(tool, parse(tool, text), ran, complete, text + done.stderr)
 
 
 def parse(tool: str, log: str) -> tuple[Finding, ...]:

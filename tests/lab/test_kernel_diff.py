@@ -132,7 +132,7 @@ def test_an_out_of_bounds_write_is_a_finding_with_its_line_and_exits_7(tmp_path:
     ("arguments", "code", "words"),
     [
         (["kernel-diff", "cst_bf16"], 2, ["no kernel matches 'cst_bf16'", "cast_bf16"]),
-        (["kernel-diff", "cast", "-c", "nocase", "--backend", "host"], 8, ["no case"]),
+        (["kernel-diff", "cast", "-c", "tial", "--backend", "host"], 2, ["did you mean tail"]),
         (["kernel-diff", "cast", "-p", "N=3", "--backend", "host"], 8, ["no case"]),
         (["kernel-diff", "cast", "--backend", "gpu"], 2, ["gpu", "host"]),
         (["kernel-diff", "cast", "--mode", "quick", "--backend", "host"], 2, ["quick"]),
