@@ -81,8 +81,9 @@ struct Fault {
     char file[512];  // of the collective, when the fault was met in one
     int line;
     unsigned block[3], thread[3];
-    Chain here;   // check mode: the failing access
-    Chain other;  // check mode: the other party of a race or a divergence
+    uint64_t code_offset;  // of a processor fault, in the library; 0: none
+    Chain here;            // check mode: the failing access
+    Chain other;           // check mode: the other party of a race or a divergence
 };
 
 // The bytes of one array argument.
@@ -123,6 +124,13 @@ void release(int thread);  // it may go on
 void wait_here();          // suspends the running thread until it is released
 void go_on();              // the last to arrive: goes on, or lets a random order decide
 void run_block(unsigned number, Export::Call kernel, const uint64_t* values);
+
+// fail, told at which code and frame.
+[[noreturn]] void fail_at(const char* kind, const char* text, const char* file, int line, void* pc,
+                          void* frame);
+
+// signals.cpp
+void watch_signals();
 
 // collectives.cpp
 void begin_collectives();

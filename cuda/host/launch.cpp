@@ -79,6 +79,7 @@ EXPORTED void dsv4_launch(int index, const uint64_t* values, const host::Launch*
                           host::Fault* fault) {
     using namespace host;
     const Export* entry = export_at(index);
+    watch_signals();
     begin_launch(launch, fault);
     const uint64_t count = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
     unsigned* order = order_of_blocks(count);
@@ -95,4 +96,5 @@ EXPORTED void dsv4_launch(int index, const uint64_t* values, const host::Launch*
     check_launch_ends();
 #endif
     free(order);
+    host::launch = nullptr;
 }

@@ -64,7 +64,8 @@ Fiber* take_fiber() {
         Fiber& made = fibers[fiber_count];
         void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) fail("out-of-memory", "no room for a thread's stack", "", 0);
+        if (memory == MAP_FAILED)
+            fail("out-of-bounds", "no memory is left for a thread's stack", "", 0);
         made.stack = static_cast<char*>(memory);
         memcpy(made.stack, &canary, sizeof canary);
         ++fiber_count;
@@ -214,14 +215,19 @@ void run_block(unsigned number, Export::Call call, const uint64_t* values) {
     dsv4_switch_stack(&main_stack_pointer, block.threads[first].fiber->stack_pointer);
 }
 
-// Leaves every fiber of the block where it stands; the next block starts them afresh.
 void fail(const char* kind, const char* text, const char* file, int line) {
+    fail_at(kind, text, file, line, HOST_CALLER);
+}
+
+// Leaves every fiber of the block where it stands; the next block starts them afresh.
+void fail_at(const char* kind, const char* text, const char* file, int line, void* pc,
+             void* frame) {
     snprintf(fault->kind, sizeof fault->kind, "%s", kind);
     snprintf(fault->text, sizeof fault->text, "%s", text);
     snprintf(fault->file, sizeof fault->file, "%s", file);
     fault->line = line;
 #ifdef DSV4_CHECK
-    check_locates_fault(HOST_CALLER);
+    check_locates_fault(pc, frame);
 #endif
     const uint3 who[2] = {blockIdx, threadIdx};
     memcpy(fault->block, &who[0], sizeof fault->block);

@@ -220,19 +220,20 @@ class HostModule:
         thread = (fault.thread[0], fault.thread[1], fault.thread[2])
         kind = fault.kind.decode()
         place = self._copies[0].place(fault)
+        file = place.file or str(self._source)
         other = self._copies[0].other_place(fault)
         advice = (
             "correct the kernel, or the shapes it was launched with"
             if self._mode == "check"
-            else 'build it with mode="check" to see the line inside the kernel'
+            else 'build it with mode="check" to find the cause'
         )
         return KernelFault(
             f"{symbol}: {kind}: {fault.text.decode(errors='replace')}\n"
-            + f"  at {place}, block {block}, thread {thread}\n"
+            + f"  at {place if place.file else file}, block {block}, thread {thread}\n"
             + (f"  the other party is at {other}\n" if other is not None else "")
             + f"  {advice}",
             kind=kind,
-            file=place.file,
+            file=file,
             line=place.line,
             block=block,
             thread=thread,

@@ -64,6 +64,7 @@ class Fault(ctypes.Structure):
         ("line", ctypes.c_int),
         ("block", ctypes.c_uint * 3),
         ("thread", ctypes.c_uint * 3),
+        ("code_offset", ctypes.c_uint64),
         ("here", _Chain),
         ("other", _Chain),
     ]
@@ -116,7 +117,7 @@ class Library:
             symbol = (ctypes.c_char * BUFFER.itemsize).in_dll(self.native, "lab_probe")
         except ValueError:
             return None
-        return np.frombuffer(symbol, dtype=BUFFER)
+        return np.ndarray((1,), dtype=BUFFER, buffer=memoryview(symbol))
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -132,7 +133,12 @@ class Library:
 
     def place(self, fault: Fault) -> Place:
         """Where the fault is: the `.cu` line, even when a helper of a header met it."""
-        return self._place(fault.here) or Place(fault.file.decode(), fault.line, "")
+        place = self._place(fault.here) or Place(fault.file.decode(), fault.line, "")
+        if place.file or fault.code_offset == 0:
+            return place
+        rows, files = self._table
+        row = rows[int(np.searchsorted(rows["offset"], fault.code_offset, side="right")) - 1]
+        return Place(files[row["file"]], int(row["line"]), "")
 
     def other_place(self, fault: Fault) -> Place | None:
         """Where the other party of a race or of a divergence is."""

@@ -18,11 +18,12 @@ _EXTERN_SHARED = re.compile(
     r"\bextern\s+__shared__\s+((?:__attribute__\s*\(\([^;]*?\)\)\s*)*)([\w:\s]+?)\s*"
     r"((?:__attribute__\s*\(\([^;]*?\)\)\s*)*)\b(\w+)\s*\[\s*\]\s*;"
 )
+_PREFIX = "host_kernel_"
 _SHARED = re.compile(r"\b(?:static\s+)?__shared__\b")
 _KERNEL = re.compile(
     r'\bextern\s+"C"\s+__global__\b((?:\s|#[^\n]*\n)*void\b(?:\s|#[^\n]*\n)*)(\w+)\s*\('
 )
-_KERNEL_BEFORE_EXTERN = re.compile(r"\b__global__\b")
+_GLOBAL = re.compile(r"\b__global__\b")
 
 
 def define_lines(defines: Mapping[str, int | float | str]) -> str:
@@ -61,15 +62,16 @@ def rewrite(preprocessed: str, source: Path) -> str:
     Errors: CompileError when there is no `extern "C" __global__ void NAME(`, and for dynamic shared
     memory that is not declared as `extern __shared__ TYPE NAME[];`.
     """
-    names = tuple(match[2] for match in _KERNEL.finditer(preprocessed))
+    names = tuple(dict.fromkeys(match[2] for match in _KERNEL.finditer(preprocessed)))
     if not names:
         raise CompileError(
             f"{source.name}: no kernel was found\n"
             '  looked for `extern "C" __global__ void [__launch_bounds__(...)] NAME(...)`\n'
             f"  in {source}\n  write the kernel that way, or pass another file"
         )
-    text = _KERNEL.sub(lambda match: f'extern "C" {match[1]}{match[2]}(', preprocessed)
-    text = _KERNEL_BEFORE_EXTERN.sub("", text)
+    # The C library has functions called div, index or select; a kernel may be called so too.
+    text = _KERNEL.sub(lambda match: f'extern "C" {match[1]}{_PREFIX}{match[2]}(', preprocessed)
+    text = _GLOBAL.sub("", text)
     text = _EXTERN_SHARED.sub(_point_at_dynamic_shared, text)
     if re.search(r"\bextern\s+__shared__\b", text):
         raise CompileError(
@@ -80,8 +82,8 @@ def rewrite(preprocessed: str, source: Path) -> str:
     text = _SHARED.sub(_STATIC_SHARED, text)
     exports = "".join(
         f"static const ::host::Export host_export_{name}"
-        f'{{"{name}", &::host::Trampoline<&::{name}>::call, '
-        f"::host::Trampoline<&::{name}>::signature.text}};\n"
+        f'{{"{name}", &::host::Trampoline<&::{_PREFIX}{name}>::call, '
+        f"::host::Trampoline<&::{_PREFIX}{name}>::signature.text}};\n"
         for name in names
     )
     return f"{text}\n{exports}"

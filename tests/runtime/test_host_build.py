@@ -24,7 +24,9 @@ scale(const float* x, float* y, int n, double by, const unsigned short* bits) {
     if (i < n) y[i] = scaled(x[i], by) + (bits ? bits[0] : 0);
 }
 """
-HEADER = "__device__ float scaled(float value, double by) { return (float)(value * by * FACTOR); }\n"
+HEADER = (
+    "__device__ float scaled(float value, double by) { return (float)(value * by * FACTOR); }\n"
+)
 
 
 @pytest.fixture
@@ -192,9 +194,7 @@ def test_two_processes_may_build_the_same_source(scale_source: Path, private_cac
         f"build(Path({str(scale_source)!r}), defines={{'THREADS': 64, 'FACTOR': 1.5}})\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(cuda_root().parent)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)
-    ]
+    running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert [path.suffix for path in private_cache.glob("scale-*")] == [".so"]
     assert not list(private_cache.glob("build-*"))

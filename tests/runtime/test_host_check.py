@@ -197,6 +197,25 @@ def test_the_process_and_the_module_stay_usable_after_a_fault() -> None:
     assert launch_sound("normalise", "check", "eager", 0).sum() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("mode", ["run", "shuffle", "check"])
+def test_a_wild_pointer_or_a_division_by_zero_does_not_end_the_process(
+    mode: str, workers: int
+) -> None:
+    source = CORRECT.with_name("wild.cu")
+    module = build(source, defines={}, mode=mode)
+    x, y = np.zeros(8, np.float32), np.arange(-3, 29, dtype=np.int32)
+    places = {"grid": (100, 1, 1), "block": (32, 1, 1), "workers": workers}
+    for _ in range(3):
+        with pytest.raises(KernelFault) as caught:
+            module.launch("wild", args=[x, np.int64(1 << 44)], **places)
+        assert caught.value.kind == "out-of-bounds" and caught.value.thread == (3, 0, 0)
+        assert (caught.value.file, caught.value.line) == (str(source), 5)
+        with pytest.raises(KernelFault) as caught:
+            module.launch("div", args=[y.copy(), y], **places)
+        assert caught.value.kind == "division-by-zero"
+
+
 @pytest.mark.parametrize("mode", ["run", "shuffle"])
 def test_a_deadlock_is_an_error_in_every_mode(mode: str) -> None:
     with pytest.raises(KernelFault) as caught:

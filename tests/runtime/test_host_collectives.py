@@ -97,9 +97,7 @@ def test_shuffles_carry_four_and_eight_byte_values(mode: str) -> None:
         rng.integers(0, 2**32, 32).astype(np.uint32),
     ]
     args = [array.copy() for array in arrays]
-    built("collectives", mode).launch(
-        "shuffle_types", grid=(1, 1, 1), block=(32, 1, 1), args=args
-    )
+    built("collectives", mode).launch("shuffle_types", grid=(1, 1, 1), block=(32, 1, 1), args=args)
     for before, after in zip(arrays, args, strict=True):
         np.testing.assert_array_equal(after, before[LANE ^ 1])
 

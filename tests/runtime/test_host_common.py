@@ -198,8 +198,7 @@ def test_the_same_kernels_compile_for_cuda(name: str, arch: str) -> None:
 def test_a_common_header_needs_no_other_include_before_it(name: str, tmp_path: Path) -> None:
     source = tmp_path / f"{name}_alone.cu"
     source.write_text(
-        f'#include "common/{name}.cuh"\n'
-        'extern "C" __global__ void alone(int* x) { x[0] = 1; }\n'
+        f'#include "common/{name}.cuh"\nextern "C" __global__ void alone(int* x) {{ x[0] = 1; }}\n'
     )
     assert build(source, defines={}).symbols == ("alone",)
     assert cubin_or_skip(source, "sm_90a")
