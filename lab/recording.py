@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dsv4 import registry
-from dsv4.runtime import sources
 from dsv4.runtime.device import Device
-from dsv4.spec import KernelSpec
+from lab.record.digests import stamp
 from lab.record.environment import capture
 from lab.record.store import Store
 from lab.run import CaseResult
@@ -40,10 +37,7 @@ class Recorder:
         """Store one result in one transaction."""
         if self._store is None or self.run_id is None:
             return
-        document = result.to_json()
-        document["spec_digest"] = spec_digest(registry.spec(result.kernel))
-        document["source_digest"] = source_digest(result.family)
-        document["cos"] = None
+        document = {**result.to_json(), **stamp(result.kernel)}
         if case_file is not None:
             document["artifacts"] = [{"kind": "case", "path": str(case_file)}]
         if result.build is not None:
@@ -64,16 +58,3 @@ class Recorder:
             self._store.end_run(self.run_id, exit_code)
             self._store.close()
             self._store = None
-
-
-def spec_digest(spec: KernelSpec) -> str:
-    """A digest of what a declaration promises; a change starts a new line of history."""
-    promise: list[Any] = [spec.name, spec.args, sorted(spec.contract.items()), spec.batch_invariant]
-    promise += [spec.repeatable, spec.portable, spec.requires, spec.options]
-    return hashlib.sha256(repr(promise).encode()).hexdigest()[:16]
-
-
-def source_digest(family: str) -> str:
-    """A digest of a kernel's source and everything it includes."""
-    closure = sources.include_closure(sources.cuda_root() / f"{family}.cu")
-    return sources.digest(closure, "")

@@ -28,7 +28,7 @@ def source_digest(spec: KernelSpec) -> str:
 
 
 def spec_digest(spec: KernelSpec) -> str:
-    """A digest of what a result means: arguments, options and contracts.
+    """A digest of what a result means: arguments, options, contracts and the other promises.
 
     A change starts a new line of history; tuning the geometry does not.
     """
@@ -38,5 +38,6 @@ def spec_digest(spec: KernelSpec) -> str:
         "options": [(o.name, list(o.choices)) for o in spec.options],
         "requires": [r.condition for r in spec.requires],
         "contract": {name: repr(c) for name, c in spec.contract.items()},
+        "promises": [spec.repeatable, spec.batch_invariant, spec.portable],
     }
     return hashlib.sha256(dumps(facts).encode()).hexdigest()
