@@ -1,0 +1,1 @@
+"""Opens, validates and makes checkpoints: configuration, census of tensors, reader, mint."""
