@@ -233,5 +233,7 @@ def _buckets(histogram: Any) -> list[tuple[str, int]]:
 
 
 def _largest(values: Iterable[Any], key: Any = None) -> float | None:
-    numbers = [float(v) for v in values if isinstance(v, int | float) and not math.isnan(v)]
+    # Results spell infinities as strings, because JSON has no word for them.
+    numbers = [float(v) for v in values if v is not None]
+    numbers = [v for v in numbers if not math.isnan(v)]
     return max(numbers, key=key) if numbers else None

@@ -108,6 +108,14 @@ def test_the_worst_output_decides_the_columns_of_a_result(path: Path) -> None:
     assert row["contract"] == "ulp(1.0); bit_exact"
 
 
+def test_an_infinite_bound_use_is_kept_as_infinite(path: Path) -> None:
+    broken = {**result()["outputs"][0], "bound_use": "inf", "rel_l2": None}
+    with Store.open(path) as store:
+        store.add_result(store.begin_run([], ENV), result(outputs=[broken], verdict="FAIL"))
+        (row,) = store.results()
+    assert (row["bound_use"], row["rel_l2"]) == (float("inf"), None)
+
+
 def test_equal_environments_are_stored_once_and_state_lies_with_the_run(path: Path) -> None:
     with Store.open(path) as store:
         first = store.begin_run([], ENV)
