@@ -11,9 +11,7 @@ from oracle.formats import Floats, decode, encode
 from oracle.quantisers import dequantise, quantise_fp4, quantise_fp8
 
 
-def act_quant_fp8_inplace(
-    x: Floats, *, prefix: int, group: int, clamp_only: int
-) -> Floats:
+def act_quant_fp8_inplace(x: Floats, *, prefix: int, group: int, clamp_only: int) -> Floats:
     """x with the first `prefix` lanes of each row replaced by code * scale, per group of lanes.
 
     Shapes: x [T,S] -> [T,S].

@@ -38,9 +38,7 @@ def test_one_row_by_hand(run: Run) -> None:
     x[0, :4] = [8, 4, 2, 512]
     value, magnitude = linear_fp8(codes, scales, x)
     assert (value.item(), magnitude.item()) == (3.5, 5.0)
-    got = run(
-        "linear_fp8", M=1, N=1, K=16, codes=codes, scales=scales, x=encode(x, "bf16")
-    )
+    got = run("linear_fp8", M=1, N=1, K=16, codes=codes, scales=scales, x=encode(x, "bf16"))
     assert got.y.item() == 3.5
 
 

@@ -54,9 +54,7 @@ def _row(name: str, summary: str, contract: Contract) -> Kernel:
         geometry=lambda s: Geometry(grid=s.T, block=_ROW_THREADS),
         writes=dict(y=Tile(x=("T", 1))),
         contract=dict(y=contract),
-        work=lambda s: Work(
-            read=4 * s.T * s.D + 4 * s.D, write=4 * s.T * s.D, flops=4 * s.T * s.D
-        ),
+        work=lambda s: Work(read=4 * s.T * s.D + 4 * s.D, write=4 * s.T * s.D, flops=4 * s.T * s.D),
         batch_invariant="T",
     )
 

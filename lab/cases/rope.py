@@ -27,9 +27,7 @@ _YARN = Yarn(original_length=65536, factor=16.0)
 def _table(theta: float, yarn: Yarn | None = None, first: int = 0) -> Fill:
     """The real table, P positions from `first` on."""
 
-    def fill(
-        rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
-    ) -> np.ndarray:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
         return rope_table(shape[0], shape[1], theta, yarn, first=first)
 
     return fill
