@@ -92,7 +92,7 @@ def draft(model: Model, cache: DrafterCache, token: int, probe: Probe = ignore) 
             f"  ingest one position at least, and give a token of 0..{c.vocab_size - 1}"
         )
     block = c.dspark_block_size
-    positions = newest + 1 + np.arange(block)
+    positions = draft_positions(newest, block)
     if positions[-1] >= len(cond.window_table):
         raise ValueError(
             f"draft rows up to position {positions[-1]} were asked for\n"
@@ -108,6 +108,11 @@ def draft(model: Model, cache: DrafterCache, token: int, probe: Probe = ignore) 
     hidden = collapse_exit(cond, drafter.exit, state)
     logits = cond.linear(cond.norm(hidden, drafter.exit.norm), model.weights.head)
     return _chain(model, token, logits, hidden)
+
+
+def draft_positions(newest: int, block: int) -> npt.NDArray[np.int64]:
+    """Where the rows of a draft stand: after the newest committed position, the token's first."""
+    return newest + 1 + np.arange(block)
 
 
 def _run_stage(
