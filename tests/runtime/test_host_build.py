@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsv4.errors import CompileError, LaunchError, SpecError
-from dsv4.runtime import host_build, host_compiler
+from dsv4.runtime import host_build, host_compiler, sources
 from dsv4.runtime.host import HostModule, build
 from dsv4.runtime.sources import cuda_root, digest, include_closure
 
@@ -154,7 +154,9 @@ def test_dsv4_cxx_must_name_an_existing_compiler(
 def test_dsv4_cxx_may_carry_options(
     monkeypatch: pytest.MonkeyPatch, scale_source: Path, private_cache: Path
 ) -> None:
-    first = host_compiler.find_compiler().compile[0]
+    first = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
+    if first is None:
+        pytest.skip("no g++, clang++ or c++ is here to give an option to")
     monkeypatch.setenv("DSV4_CXX", f"{first} -DEXTRA=1")
     assert host_compiler.find_compiler().compile == (first, "-DEXTRA=1")
     assert (scaled(scale_module(scale_source), np.ones(10, np.float32)) == 3).all()
@@ -203,6 +205,25 @@ def test_two_processes_may_build_the_same_source(scale_source: Path, private_cac
 def test_include_closure_follows_headers_of_headers() -> None:
     names = [path.name for path in include_closure(KERNELS / "reductions.cu")]
     assert names[0] == "reductions.cu" and {"reduce.cuh", "math.cuh", "types.cuh"} <= set(names)
+
+
+def test_sources_are_found_in_an_installed_wheel_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "dsv4" / "cuda" / "host" / "cuda_host.h"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("")
+    monkeypatch.delenv("DSV4_CUDA_ROOT", raising=False)
+    monkeypatch.setattr(sources, "__file__", str(tmp_path / "dsv4" / "runtime" / "sources.py"))
+    cuda_root.cache_clear()
+    try:
+        assert cuda_root() == tmp_path / "dsv4" / "cuda"
+        installed.unlink()
+        cuda_root.cache_clear()
+        with pytest.raises(CompileError, match="was not found"):
+            cuda_root()
+    finally:
+        cuda_root.cache_clear()
 
 
 def test_a_digest_depends_on_content_and_extra(tmp_path: Path) -> None:
