@@ -19,6 +19,6 @@ def index_scores(
     by default.
     Source: head weights are signed, so scores are too; the clamp at zero comes before the weight.
     """
-    product = rounded(np.einsum("thd,nd->thn", q, keys))
+    product = rounded(q @ keys.T)
     weighted = rounded(np.maximum(product, 0.0) * weights[:, :, None])
     return rounded(weighted.sum(axis=1))
