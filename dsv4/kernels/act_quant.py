@@ -55,7 +55,7 @@ act_quant_fp8 = kernel(
     args=[
         In("x", F32, "T K", strided=True),
         Out("codes", E4M3, "T K"),
-        Out("scales", F32, "T K/group"),
+        Out("scales", F32, "T ceil(K/group)"),
         Dim("K"),
         Stride("x_stride", of="x"),
     ],
