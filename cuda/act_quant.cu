@@ -1,9 +1,9 @@
 // act_quant: activations rounded to FP8 or FP4 codes, one power-of-two scale for a group of lanes
 //
-//   act_quant_fp8_inplace  x f32 [T, S], rows x_stride apart; lanes below prefix become code * scale
+//   act_quant_fp8_inplace  x f32 [T, S], rows x_stride apart; lanes below prefix: code * scale
 //   act_quant_fp8          x f32 [T, K], rows x_stride apart
 //                          -> codes e4m3 [T, K], scales f32 [T, K / GROUP]
-//   act_quant_fp4_inplace  x f32 [T, K]; lanes become code * scale, groups of 32
+//   act_quant_fp4_inplace  x f32 [T, K]; lanes: code * scale, groups of 32
 //
 // amax is the largest finite magnitude of the group, at least a floor; scale = 2^k with the
 // smallest k for which amax <= largest code * 2^k, found by comparing bits. x / scale and code *

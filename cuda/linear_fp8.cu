@@ -1,5 +1,5 @@
-// linear_fp8: y[m, n] = sum over k of w[n, k] * x[m, k] with w[n, k] = codes[n, k] * scale, for 1 to
-// 8 rows of x
+// linear_fp8: y[m, n] = sum over k of w[n, k] * x[m, k] with w[n, k] = codes[n, k] * scale, for 1
+// to 8 rows of x
 //
 //   codes e4m3 [N, K]    scales f32 [ceil(N / 128), ceil(K / 128)], one for each 128 x 128 block
 //   x bf16 [M, K], rows x_stride apart    y f32 [M, N], rows y_stride apart

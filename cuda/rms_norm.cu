@@ -5,9 +5,10 @@
 //   r = 1 / sqrt(mean(x^2) + eps)
 //
 // One block a row (a head is a row), 512 threads or 128 for a head. Thread i adds the squares i,
-// i + blockDim, ... in ascending order, then block_sum: the order depends on the row's length alone. The plain kernels sum in f64,
-// where squares of f32 are exact; those ending in _f32 sum in f32 with fused squares. The mean is
-// then an f32, and mean + eps, root, reciprocal and the products round once each, in f32.
+// i + blockDim, ... in ascending order, then block_sum: the order depends on the row's length
+// alone. The plain kernels sum in f64, where squares of f32 are exact; those ending in _f32 sum in
+// f32 with fused squares. The mean is then an f32, and mean + eps, root, reciprocal and the
+// products round once each, in f32.
 //
 // Beyond |x| = 2^63 the mean leaves f32 and the row becomes zero; in the _f32 kernels, whose
 // squares are f32 too, beyond 2^63 / sqrt(D).

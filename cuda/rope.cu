@@ -1,6 +1,6 @@
-// rope: the last R lanes of every head rotated in pairs by the angle of the row's position, in place
+// rope: the last R lanes of every head rotated in place, in pairs, by the angle of the row's position
 //
-//   x f32 [T, H, K], rows x_stride apart    table f32 [P, R] of (cos, sin) pairs    positions i32 [T]
+//   x f32 [T, H, K], rows x_stride apart    table f32 [P, R]: (cos, sin) pairs    positions i32 [T]
 //   (a, b) = lanes (2i, 2i + 1) of the last R:  a' = a c - b s,  b' = a s + b c
 //
 // INVERSE negates s. One thread a pair. Both products are rounded before they are added: the build

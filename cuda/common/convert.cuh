@@ -30,8 +30,8 @@ __device__ __forceinline__ float e4m3_to_f32(u8 code) {
     return __uint_as_float(sign | (magnitude << 20)) * 0x1p120f;
 }
 
-// Four codes at once, the low byte first. Hardware converts two to f16, which holds every e4m3 value
-// exactly, NaN included: the same floats as the line above, for a quarter of its instructions.
+// Four codes at once, the low byte first. Hardware converts two to f16, which holds every e4m3
+// value exactly, NaN included: the same floats as above, for a quarter of the instructions.
 __device__ __forceinline__ void e4m3x4_to_f32(u32 codes, float (&value)[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #pragma unroll

@@ -66,8 +66,8 @@ __device__ __forceinline__ void gemv_step(const typename Weights::Chunk (&chunk)
     }
 }
 
-// Weights: Chunk holds 16 raw elements in LOADS loads, Factor what a lane's chunks of one step share;
-// load(row, k), factor(row, k) and decode(chunk, half, factor, out) read them.
+// Weights: Chunk holds 16 raw elements in LOADS loads, Factor what a lane's chunks of one step
+// share; load(row, k), factor(row, k) and decode(chunk, half, factor, out) read them.
 template <class Weights>
 __device__ __forceinline__ void gemv(const Weights& weights, const bf16* x, float* y, int N, int K,
                                      i64 x_stride, i64 y_stride) {
