@@ -1,4 +1,4 @@
-// rope: the last R lanes of every head rotated in place, in pairs, by the angle of the row's position
+// rope: the last R lanes of every head rotated in place, in pairs, by the angle of their position
 //
 //   x f32 [T, H, K], rows x_stride apart    table f32 [P, R]: (cos, sin) pairs    positions i32 [T]
 //   (a, b) = lanes (2i, 2i + 1) of the last R:  a' = a c - b s,  b' = a s + b c
