@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -104,8 +105,14 @@ def copy_of(library: Path, number: int) -> Path:
 def _shim_files() -> tuple[Path, ...]:
     """What every kernel is made with: shim and runtime, and the steps of the build itself."""
     here = Path(__file__)
-    steps = (here, here.with_name("host_source.py"))
-    return (*steps, *sorted((cuda_root() / "host").glob("*.*")))
+    folder = cuda_root() / "host"
+    return (here, here.with_name("host_source.py"), *_files_of(folder, folder.stat().st_mtime_ns))
+
+
+@lru_cache(maxsize=4)
+def _files_of(folder: Path, modified_ns: int) -> tuple[Path, ...]:
+    """The files of a folder; its time changes when one comes or goes."""
+    return tuple(sorted(folder.glob("*.*")))
 
 
 def _mode_flags(compiler: Compiler, mode: Mode) -> tuple[str, ...]:

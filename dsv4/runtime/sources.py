@@ -6,8 +6,10 @@ Both backends use it: a cached binary must never outlive an edit to any file it 
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 from dsv4.errors import CompileError
@@ -16,6 +18,7 @@ _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _DIRECTIVE = re.compile(
     r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(include\w*|import)\b[ \t]*(.*)$", re.MULTILINE
 )
+_SETTLED_NS = 2_000_000_000
 _QUOTED = re.compile(r'"([^"]+)"\s*$')
 
 
@@ -54,7 +57,8 @@ def include_closure(path: Path) -> tuple[Path, ...]:
         if file in found:
             continue
         found.add(file)
-        waiting.extend(_included_by(file))
+        included = _includes(file, _read(file).sha256)
+        waiting.extend(_resolve(name, file, line) for line, name in included)
     return (first, *sorted(found - {first}))
 
 
@@ -62,21 +66,60 @@ def digest(paths: Iterable[Path], extra: str) -> str:
     """The sha256, in hexadecimal, of the files' names and contents and of `extra`."""
     total = hashlib.sha256()
     for path in paths:
-        content = path.read_bytes()
-        total.update(f"{path.name}\0{len(content)}\0".encode())
-        total.update(content)
+        total.update(f"{path.name}\0".encode())
+        total.update(_read(path).sha256)
     total.update(extra.encode())
     return total.hexdigest()
 
 
-def _included_by(file: Path) -> list[Path]:
+def forget_sources() -> None:
+    """Read every file again at the next call."""
+    _files.clear()
+    _includes.cache_clear()
+    cuda_root.cache_clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What a file held when its time and size were these."""
+
+    modified_ns: int
+    size_bytes: int
+    sha256: bytes
+
+
+_files: dict[Path, _File] = {}
+
+
+def _read(path: Path) -> _File:
+    """The file's digest, remembered while its time and size stay the same.
+
+    A launch asks for about thirty files. One changed less than two seconds ago is read each time,
+    because two edits inside one tick of the clock would look alike.
+    """
     try:
-        text = file.read_text(encoding="utf-8")
+        state = path.stat()
+        known = _files.get(path)
+        if known is not None and known.modified_ns == state.st_mtime_ns:
+            if known.size_bytes == state.st_size:
+                return known
+        content = path.read_bytes()
     except OSError as error:
         raise CompileError(
-            f"{file}: the source cannot be read\n  {error}\n  pass the path of an existing .cu file"
+            f"{path}: the source cannot be read\n  {error}\n  pass the path of an existing .cu file"
         ) from error
-    bare = _COMMENT.sub(_keep_strings, text)
+    file = _File(state.st_mtime_ns, state.st_size, hashlib.sha256(content).digest())
+    if time.time_ns() - state.st_mtime_ns > _SETTLED_NS:
+        _files[path] = file
+    else:
+        _files.pop(path, None)
+    return file
+
+
+@lru_cache(maxsize=256)
+def _includes(file: Path, sha256: bytes) -> tuple[tuple[int, str], ...]:
+    """Line and name of every include of a file with that content."""
+    bare = _COMMENT.sub(_keep_strings, file.read_text(encoding="utf-8", errors="replace"))
     included = []
     for match in _DIRECTIVE.finditer(bare):
         line = bare.count("\n", 0, match.start()) + 1
@@ -88,8 +131,8 @@ def _included_by(file: Path) -> list[Path]:
                 f"  at {file}:{line}\n"
                 '  write #include "common/NAME.cuh"; use no toolkit header and no computed name'
             )
-        included.append(_resolve(quoted[1], file, line))
-    return included
+        included.append((line, quoted[1]))
+    return tuple(included)
 
 
 def _resolve(name: str, includer: Path, line: int) -> Path:
