@@ -11,7 +11,7 @@ from oracle.hyper import mixing_logits
 from oracle.laws import LAWS
 from oracle.trunk import entry_state, forward, new_cache, run_layer, step, tap, under_law
 from tests.goldens import golden
-from tests.oracle.tiny_models import coarse, relative, some_tokens, tiny
+from tests.oracle.tiny_models import coarse, odd, relative, some_tokens, tiny
 
 # Blocks of 4 and 8, a window of 8, and 3 blocks chosen of 3 or 4: every place where a list changes.
 EDGES = (1, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 25)
@@ -49,6 +49,12 @@ def assert_same_everywhere(variant, law, sizes, *, count, seed=0):
 @pytest.mark.parametrize("law", ["smooth", "exact"])
 def test_any_chunking_gives_the_stateless_rows(law, sizes):
     assert_same_everywhere(tiny, law, sizes, count=40)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (4, 1, 11), (22, 3)], ids=str)
+@pytest.mark.parametrize("law", ["smooth", "exact"])
+def test_nothing_rests_on_coincidences_of_one_configuration(law, sizes):
+    assert_same_everywhere(odd, law, sizes, count=25)
 
 
 @pytest.mark.parametrize("law", ["deq64", "engine"])

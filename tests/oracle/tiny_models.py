@@ -60,3 +60,31 @@ def some_tokens(count: int, seed: int = 0) -> np.ndarray:
 def relative(a: np.ndarray, b: np.ndarray) -> float:
     """The largest difference over the largest value."""
     return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+@functools.lru_cache(maxsize=2)
+def odd(law: str = "smooth", capacity: int = 64) -> Model:
+    """tiny-s without its coincidences: two copies, no stretched angles, a clamp that bites, a
+    window of 5, a compressor in the first layer and none in the third.
+    """
+    recorded = golden("tiny-s")
+    config = dataclasses.replace(
+        recorded.config,
+        compress_ratios=(8, 4, 0, 4, 0, 0),
+        hc_mult=2,
+        original_seq_len=0,
+        swiglu_limit=0.5,
+        window_size=5,
+    )
+    rng = np.random.default_rng(9)
+    shapes = {"fn": (8, 256), "base": (8,), "scale": (3,)}
+    head_shapes = {"fn": (2, 256), "base": (2,), "scale": (1,)}
+    tensors = {}
+    for name, (dtype, bits) in recorded.tensors.items():
+        part = name.rpartition("_")[2]
+        if "hc_" in name:
+            shape = (head_shapes if "hc_head" in name else shapes)[part]
+            spread = 256**-0.5 if part == "fn" else 0.5
+            bits = rng.normal(0, spread, shape).astype(np.float32)
+        tensors[name.replace("layers.2.attn.comp", "layers.0.attn.comp")] = (dtype, bits)
+    return build_model(config, tensors, LAWS[law], capacity)
