@@ -4,6 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from oracle.attention_sums import chunk_sums, joined_sums
+from oracle.bounded import Bounded
+from oracle.formats import FORMATS
+
 
 def sink_attention(
     q: np.ndarray, kv: np.ndarray, listed: np.ndarray, sink: np.ndarray, *, scale: float
@@ -19,7 +23,7 @@ def sink_attention(
     top = np.maximum(logits.max(axis=2, initial=-np.inf), sink)
     weights = np.exp(logits - top[..., None])
     total = weights.sum(axis=2) + np.exp(sink - top)
-    return np.asarray(np.einsum("ths,tsk->thk", weights, rows) / total[..., None])
+    return np.asarray(weights @ rows / total[..., None])
 
 
 def sink_attention_tiled(
@@ -49,11 +53,81 @@ def sink_attention_tiled(
         fade = np.exp(top - shift)
         weights = np.exp(logits - shift[..., None])
         total = total * fade + weights.sum(axis=2)
-        value = value * fade[..., None] + np.einsum("ths,tsk->thk", rounded(weights), rows)
+        value = value * fade[..., None] + rounded(weights) @ rows
         top = now
     with np.errstate(over="ignore"):  # a sink far above every row: the result is 0, as it should
         total = total + np.exp(sink - np.where(np.isfinite(top), top, 0.0))
     return np.asarray(value / total[..., None])
+
+
+def attention_sink(
+    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, sink: np.ndarray, scale: float
+) -> Bounded:
+    """`sink_attention` with its error magnitude; ids outside 0..N-1 are absent.
+
+    Shapes: q [T,H,K], kv [N,K], ids [T,S], sink [H] -> [T,H,K].
+    A row whose logits and sink are all -inf gives zeros, as one without entries does.
+    """
+    return _bounded(q, kv, ids, sink, scale, "f64")
+
+
+def attention_sink_f32(
+    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, sink: np.ndarray, scale: float
+) -> Bounded:
+    """As `attention_sink`, for a kernel whose weights underflow where float32 does."""
+    return _bounded(q, kv, ids, sink, scale, "f32")
+
+
+def attention_sink_split(
+    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, scale: float
+) -> dict[str, Bounded]:
+    """The sums of each chunk of a list, as `chunk_sums` defines them."""
+    return chunk_sums(q, kv, _present(ids, kv), scale, "f64")
+
+
+def attention_sink_split_f32(
+    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, scale: float
+) -> dict[str, Bounded]:
+    """As `attention_sink_split`, in float32."""
+    return chunk_sums(q, kv, _present(ids, kv), scale, "f32")
+
+
+def attention_sink_join(
+    power: np.ndarray, total: np.ndarray, value: np.ndarray, sink: np.ndarray
+) -> Bounded:
+    """The chunks' sums and the sink as one softmax, as `joined_sums` defines it."""
+    return joined_sums(power, total, value, sink, "f64")
+
+
+def attention_sink_join_f32(
+    power: np.ndarray, total: np.ndarray, value: np.ndarray, sink: np.ndarray
+) -> Bounded:
+    """As `attention_sink_join`, in float32."""
+    return joined_sums(power, total, value, sink, "f32")
+
+
+def _bounded(
+    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, sink: np.ndarray, scale: float, fmt: str
+) -> Bounded:
+    """The magnitude is that of `softmax` in the contracts, and one underflow for each entry."""
+    tiny = FORMATS[fmt].min_normal
+    listed = _present(ids, kv)
+    rows = _gathered(kv, listed)
+    logits = _logits(q, rows, listed, scale)
+    top = np.maximum(logits.max(axis=2, initial=-np.inf), sink)
+    value = sink_attention(q, kv, listed, sink, scale=scale)
+    value = np.where((top == -np.inf)[..., None], 0.0, value)
+    weights = np.exp(logits - top[..., None])
+    shares = weights / (weights.sum(axis=2) + np.exp(sink - top))[..., None]
+    reach = 1 + abs(scale) * np.einsum("thk,tsk->ths", np.abs(q), np.abs(rows))
+    shares = np.where(logits == -np.inf, 0.0, (shares + tiny) * reach)
+    magnitude = np.einsum("ths,tsk->thk", shares, np.abs(rows))
+    magnitude += shares.sum(axis=2)[..., None] * np.abs(value) + listed.shape[1] * tiny
+    return Bounded(value, magnitude)
+
+
+def _present(ids: np.ndarray, kv: np.ndarray) -> np.ndarray:
+    return np.where((ids >= 0) & (ids < len(kv)), ids, -1)
 
 
 def _gathered(kv: np.ndarray, listed: np.ndarray) -> np.ndarray:
@@ -63,5 +137,5 @@ def _gathered(kv: np.ndarray, listed: np.ndarray) -> np.ndarray:
 
 
 def _logits(q: np.ndarray, rows: np.ndarray, listed: np.ndarray, scale: float) -> np.ndarray:
-    logits = np.einsum("thk,tsk->ths", q, rows) * scale
+    logits = q @ rows.transpose(0, 2, 1) * scale
     return np.where((listed >= 0)[:, None, :], logits, -np.inf).astype(q.dtype, copy=False)

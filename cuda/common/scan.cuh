@@ -31,7 +31,7 @@ void fold_sums(void* const* slots, unsigned) {
     for (int i = 0; i < N; ++i) {
         Value lanes[32];
         for (int lane = 0; lane < 32; ++lane) lanes[lane] = static_cast<Value*>(slots[lane])[i];
-        totals[i] = reduce::butterfly<reduce::Sum<Value>>(lanes);
+        totals[i] = host::butterfly<reduce::Sum<Value>>(lanes);
     }
     for (int lane = 0; lane < 32; ++lane)
         static_cast<Value*>(slots[lane])[0] = totals[lane / (32 / N)];
