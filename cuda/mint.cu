@@ -1,16 +1,17 @@
-// mint: contents of made checkpoints; an element is a function of the key and its own index alone
+// mint: contents of made checkpoints; an element is a function of a key and its own index alone
 //
-//   e2m1x2      y[i] = byte i of the stream                                 y u8 [N]
-//   e4m3        y[i] = e4m3(b0 + b1 + b2 + b3 - 510), b bytes               y e4m3 [N]
-//   ue8m0       y[i] = base + step(h), h 16 bits                            y ue8m0 [N]
-//   e4m3_scales y[i] = 2^(scale i/2 of ue8m0 - second) as e4m3              y e4m3 [N]
-//   bf16, f32   y[i] = mean + scale * (h0 + h1 + h2 + h3 - 131070)          y bf16 or f32 [N]
+//   e2m1x2      y[e,i] = byte i of the stream                               y u8 [E, N]
+//   e4m3        y[e,i] = e4m3(b0 + b1 + b2 + b3 - 510), b bytes             y e4m3 [E, N]
+//   ue8m0       y[e,i] = base + step(h), h 16 bits                          y ue8m0 [E, N]
+//   e4m3_scales y[e,i] = 2^(scale i/2 of ue8m0 - second) as e4m3            y e4m3 [E, N]
+//   bf16, f32   y[e,i] = mean + scale * (h0 + h1 + h2 + h3 - 131070)        y bf16 or f32 [E, N]
 //   expert_ids  y[v,:] = A distinct ids below `experts`                     y i64 [V, A]
 //
-// The stream of a key is Philox 4x32-10 counted from 0: block c gives four words, taken from the low
-// bytes up. One thread makes one block's worth of elements, so any part of a tensor can be made
-// alone: `start` is the index of y[0] in the whole tensor. Sums of uniform numbers stand for normal
-// ones; everything before the last rounding is an integer, so both backends give the same bytes.
+// A row is one tensor, with a key of its own in keys i64 [E]; a launch makes the same matrix of all
+// experts. The stream of a key is Philox 4x32-10 counted from 0: block c gives four words, taken
+// from the low bytes up. One thread makes one block's worth of elements, so any part of a tensor can
+// be made alone: `start` is the index of y[e,0] in the whole tensor. Sums of uniform numbers stand
+// for normal ones; all before the last rounding are integers, so both backends give the same bytes.
 #include "common/convert.cuh"
 #include "common/copy.cuh"
 
@@ -39,17 +40,21 @@ __device__ __forceinline__ i64 first_element(int per_block) {
     return ((i64)blockIdx.x * 256 + threadIdx.x) * per_block;
 }
 
-__device__ __forceinline__ Words words_of(i64 start, i64 first, int per_block, i64 key) {
-    return philox((u64)(start + first) / per_block, (u64)key);
+__device__ __forceinline__ Words words_of(const i64* keys, i64 start, i64 first, int per_block) {
+    return philox((u64)(start + first) / per_block, (u64)keys[blockIdx.y]);
 }
 
 __device__ __forceinline__ u32 half_of(const Words& words, int i) {
     return (words.at[i / 2] >> (16 * (i % 2))) & 0xffffu;
 }
 
-// Four bytes at y[first], as many of them as there are.
+__device__ __forceinline__ bool starts_on(const void* address, int bytes) {
+    return reinterpret_cast<u64>(address) % bytes == 0;
+}
+
+// Four bytes at y[first], as many of them as there are, in one store where the row allows it.
 __device__ __forceinline__ void store_bytes(u8* y, i64 first, i64 N, u32 bytes) {
-    if (first + 4 <= N) {
+    if (first + 4 <= N && starts_on(y + first, 4)) {
         *reinterpret_cast<u32*>(y + first) = bytes;
         return;
     }
@@ -57,21 +62,25 @@ __device__ __forceinline__ void store_bytes(u8* y, i64 first, i64 N, u32 bytes) 
         if (first + i < N) y[first + i] = (u8)(bytes >> (8 * i));
 }
 
-extern "C" __global__ void __launch_bounds__(256) mint_e2m1x2(u8* y, i64 N, i64 key, i64 start) {
+extern "C" __global__ void __launch_bounds__(256)
+    mint_e2m1x2(const i64* keys, u8* y, i64 N, i64 y_stride, i64 start) {
+    y += blockIdx.y * y_stride;
     const i64 first = first_element(16);
     if (first >= N) return;
-    const Words words = words_of(start, first, 16, key);
-    if (first + 16 <= N) {
+    const Words words = words_of(keys, start, first, 16);
+    if (first + 16 <= N && starts_on(y + first, 16)) {
         store16(y + first, make_uint4(words.at[0], words.at[1], words.at[2], words.at[3]));
         return;
     }
     for (int i = 0; i < 4; ++i) store_bytes(y, first + 4 * i, N, words.at[i]);
 }
 
-extern "C" __global__ void __launch_bounds__(256) mint_e4m3(u8* y, i64 N, i64 key, i64 start) {
+extern "C" __global__ void __launch_bounds__(256)
+    mint_e4m3(const i64* keys, u8* y, i64 N, i64 y_stride, i64 start) {
+    y += blockIdx.y * y_stride;
     const i64 first = first_element(4);
     if (first >= N) return;
-    const Words words = words_of(start, first, 4, key);
+    const Words words = words_of(keys, start, first, 4);
     u32 codes = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -90,10 +99,11 @@ __device__ __forceinline__ u32 scale_field(u32 half, i32 base, i32 threshold) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    mint_ue8m0(u8* y, i64 N, i64 key, i64 start, i32 base, i32 threshold) {
+    mint_ue8m0(const i64* keys, u8* y, i64 N, i64 y_stride, i64 start, i32 base, i32 threshold) {
+    y += blockIdx.y * y_stride;
     const i64 first = first_element(8);
     if (first >= N) return;
-    const Words words = words_of(start, first, 8, key);
+    const Words words = words_of(keys, start, first, 8);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
         u32 fields = 0;
@@ -106,10 +116,12 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // E4M3 has exponent bias 7 and no mantissa here; the declaration keeps the exponent normal.
 extern "C" __global__ void __launch_bounds__(256)
-    mint_e4m3_scales(u8* y, i64 N, i64 key, i64 start, i32 base, i32 threshold, i32 second) {
+    mint_e4m3_scales(const i64* keys, u8* y, i64 N, i64 y_stride, i64 start, i32 base,
+                     i32 threshold, i32 second) {
+    y += blockIdx.y * y_stride;
     const i64 first = first_element(16);
     if (first >= N) return;
-    const Words words = words_of(start, first, 16, key);
+    const Words words = words_of(keys, start, first, 16);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
         const u32 low = scale_field(half_of(words, 2 * part), base, threshold) - second + 7;
@@ -126,23 +138,27 @@ __device__ __forceinline__ float normal_like(const Words& words, int i, float me
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    mint_bf16(bf16* y, i64 N, i64 key, i64 start, float mean, float scale) {
+    mint_bf16(const i64* keys, bf16* y, i64 N, i64 y_stride, i64 start, float mean, float scale) {
+    y += blockIdx.y * y_stride;
     const i64 first = first_element(2);
     if (first >= N) return;
-    const Words words = words_of(start, first, 2, key);
+    const Words words = words_of(keys, start, first, 2);
     const bf16 low = f32_to_bf16(normal_like(words, 0, mean, scale));
     const bf16 high = f32_to_bf16(normal_like(words, 1, mean, scale));
-    if (first + 2 <= N)
+    if (first + 2 <= N && starts_on(y + first, 4)) {
         *reinterpret_cast<u32*>(y + first) = (u32)low | (u32)high << 16;
-    else
-        y[first] = low;
+        return;
+    }
+    y[first] = low;
+    if (first + 1 < N) y[first + 1] = high;
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    mint_f32(float* y, i64 N, i64 key, i64 start, float mean, float scale) {
+    mint_f32(const i64* keys, float* y, i64 N, i64 y_stride, i64 start, float mean, float scale) {
+    y += blockIdx.y * y_stride;
     const i64 first = first_element(2);
     if (first >= N) return;
-    const Words words = words_of(start, first, 2, key);
+    const Words words = words_of(keys, start, first, 2);
     y[first] = normal_like(words, 0, mean, scale);
     if (first + 1 < N) y[first + 1] = normal_like(words, 1, mean, scale);
 }

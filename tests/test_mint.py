@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dsv4 import registry
 from dsv4.errors import LaunchError
 from lab.testing import contract_tests, speed_tests
 from oracle.formats import decode, encode
@@ -34,7 +33,9 @@ test_speed_of_normals = speed_tests("mint_bf16")
 
 
 def fill(run: Run, kernel: str, count: int, start: int = 0, key: int = KEY) -> np.ndarray:
-    return run(kernel, N=count, key=key, start=start, **SCALARS.get(kernel, {})).y
+    """One tensor's content."""
+    keys = np.array([key], np.int64)
+    return run(kernel, E=1, N=count, keys=keys, start=start, **SCALARS.get(kernel, {})).y[0]
 
 
 def test_the_generator_gives_the_published_words() -> None:
@@ -80,6 +81,16 @@ def test_another_key_gives_another_content(kernel: str, run: Run) -> None:
     assert (fill(run, kernel, 4096) != fill(run, kernel, 4096, key=KEY + 1)).mean() > 0.3
 
 
+@pytest.mark.parametrize("kernel", FILLS)
+def test_tensors_made_together_have_the_bytes_they_have_alone(kernel: str, run: Run) -> None:
+    keys = np.array([KEY, 7, -5], np.int64)
+    rows = run(kernel, E=3, N=515, keys=keys, start=0, **SCALARS.get(kernel, {})).y
+    assert all(
+        np.array_equal(row, fill(run, kernel, 515, key=key))
+        for row, key in zip(rows, keys, strict=True)
+    )
+
+
 def test_rows_of_ids_made_alone_are_rows_of_the_table(run: Run) -> None:
     table = run("mint_expert_ids", V=50, A=6, key=KEY, start=0, experts=16).y
     part = run("mint_expert_ids", V=7, A=6, key=KEY, start=20, experts=16).y
@@ -110,7 +121,7 @@ def test_codes_are_uniform_and_their_neighbours_independent(run: Run) -> None:
 
 def test_scales_have_the_promised_mean_square() -> None:
     n, threshold = 200_000, 9000
-    powers = np.ldexp(1.0, mint_ue8m0(n, KEY, 0, 120, threshold).astype(np.int64) - 120)
+    powers = np.ldexp(1.0, mint_ue8m0(n, [KEY], 0, 120, threshold).astype(np.int64) - 120)
     promised = 25 / 16 * (1 + 3 * threshold / 2**14)
     # The largest term is 16, so the mean of n terms cannot stray further than this by chance.
     assert abs((powers**2).mean() - promised) < 5 * 16 / np.sqrt(n)
@@ -124,14 +135,14 @@ def test_half_group_scales_decode_to_the_scales_of_whole_groups(run: Run) -> Non
 
 def test_normals_have_their_mean_and_deviation() -> None:
     n, deviation = 100_000, np.sqrt((2**32 - 1) / 3)
-    x = mint_f32(n, KEY, 0, 0.25, float(1 / deviation))
+    x = mint_f32(n, [KEY], 0, 0.25, float(1 / deviation))
     assert abs(x.mean() - 0.25) < 5 / np.sqrt(n)
     assert abs(x.std() - 1.0) < 5 / np.sqrt(n)
     assert np.abs(x - 0.25).max() <= 131070 / deviation + 1e-6
 
 
 def test_fp8_codes_hold_no_nan_and_sum_to_nothing() -> None:
-    codes = mint_e4m3(100_000, KEY, 0)
+    codes = mint_e4m3(100_000, [KEY], 0)
     assert not ((codes & 0x7F) == 0x7F).any()
     assert abs(decode(codes, "e4m3").mean()) < 5 * 148 / np.sqrt(codes.size)
 
@@ -151,9 +162,3 @@ def test_a_start_inside_a_block_is_refused(kernel: str, run: Run) -> None:
 def test_more_distinct_ids_than_experts_are_refused(run: Run) -> None:
     with pytest.raises(LaunchError, match="distinct"):
         run("mint_expert_ids", V=2, A=5, key=KEY, start=0, experts=4)
-
-
-def test_no_kernel_of_the_family_reads_an_array() -> None:
-    mint = [k.spec for k in registry.kernels().values() if k.spec.family == "mint"]
-    assert len(mint) == 7
-    assert not any(s.inputs for s in mint)

@@ -1,4 +1,4 @@
-"""Contents of made checkpoints, from a key and an element's index: nothing is read."""
+"""Contents of made checkpoints, from a tensor's key and an element's index."""
 
 from dsv4.axes import Shape
 from dsv4.spec import (
@@ -15,10 +15,12 @@ from dsv4.spec import (
     Exact,
     Format,
     Geometry,
+    In,
     Kernel,
     Out,
     Require,
     Scalar,
+    Stride,
     Tile,
     Work,
     kernel,
@@ -26,7 +28,7 @@ from dsv4.spec import (
 
 _INTEGERS = Exact(because="integers, and codes that hold them")
 _ROUNDED = Exact(because="the content is defined with its roundings, product and sum apart")
-_STREAM = (Scalar("key", I64), Scalar("start", I64))
+_START = Scalar("start", I64)
 _SCALE = (Scalar("base", I32), Scalar("threshold", I32))
 _LINE = (Scalar("mean", F32), Scalar("scale", F32))
 _NATURAL = Require("start >= 0", because="an index in the tensor counts from 0")
@@ -43,10 +45,10 @@ def _fill(
     scalars: tuple[Arg, ...] = (),
     requires: tuple[Require, ...] = (),
 ) -> Kernel:
-    """The declaration of a kernel that fills y[N], `per_thread` elements from one block."""
+    """The declaration of a kernel that fills y[E, N], `per_thread` elements from one block."""
 
     def work(s: Shape) -> Work:
-        return Work(read=0, write=fmt.size_bytes * s.N)
+        return Work(read=8 * s.E, write=fmt.size_bytes * s.E * s.N)
 
     whole = Require(f"start % {per_thread} == 0", because="a thread makes one block's elements")
     return kernel(
@@ -54,16 +56,19 @@ def _fill(
         family="mint",
         summary=summary,
         args=[
-            Out("y", fmt, "N", align=min(16, per_thread * fmt.size_bytes)),
+            In("keys", I64, "E"),
+            Out("y", fmt, "E N", strided=True),
             Dim("N", I64),
-            *_STREAM,
+            Stride("y_stride", of="y"),
+            _START,
             *scalars,
         ],
-        geometry=lambda s: Geometry(grid=-(-s.N // (256 * per_thread)), block=256),
-        writes=dict(y=Tile(x=("N", 256 * per_thread), per_thread=per_thread)),
+        geometry=lambda s: Geometry(grid=(-(-s.N // (256 * per_thread)), s.E), block=256),
+        writes=dict(y=Tile(x=("N", 256 * per_thread), y=("E", 1), per_thread=per_thread)),
         contract=dict(y=contract),
         work=work,
         requires=(_NATURAL, whole, *requires),
+        batch_invariant="E",
     )
 
 
@@ -92,7 +97,14 @@ mint_expert_ids = kernel(
     name="mint_expert_ids",
     family="mint",
     summary="rows of distinct expert ids",
-    args=[Out("y", I64, "V A"), Dim("V"), Dim("A"), *_STREAM, Scalar("experts", I32)],
+    args=[
+        Out("y", I64, "V A"),
+        Dim("V"),
+        Dim("A"),
+        Scalar("key", I64),
+        _START,
+        Scalar("experts", I32),
+    ],
     geometry=lambda s: Geometry(grid=-(-s.V // 256), block=256),
     writes=dict(y=Tile(x=("V", 256))),
     contract=dict(y=_INTEGERS),
