@@ -59,3 +59,41 @@ def draft_list(position: int, window: int, block: int) -> Indices:
     block's rows follow the ring's `window` slots. There is no causal order inside the block.
     """
     return np.concatenate([np.arange(min(window, position + 1)), window + np.arange(block)])
+
+
+def index_lists_window(
+    positions: Indices, blocks: Indices, window: int, ring: int, base: int, S: int
+) -> Indices:
+    """Window slots in ascending order of position, then the first blocks of each query.
+
+    Shapes: positions [T], blocks [T] -> [T,S]; entries from `window` on are block rows.
+    A ring longer than every position leaves positions as they are. A negative count of blocks, or
+    position, is none.
+    """
+    slots = ring_slots(window_list(positions, window, window), ring)
+    return np.concatenate([slots, _tail(blocks, S - window, base)], axis=1)
+
+
+def index_lists_redirect(
+    positions: Indices,
+    blocks: Indices,
+    first: Indices,
+    window: int,
+    ring: int,
+    base: int,
+    transient: int,
+    S: int,
+) -> Indices:
+    """As `index_lists_window`, positions from first[0] on being rows transient, transient + 1, ...
+
+    Shapes: positions [T], blocks [T], first [1] -> [T,S].
+    """
+    listed = window_list(positions, window, window)
+    slots = redirect(listed, int(first[0]), ring, transient)
+    slots = np.where(listed >= 0, slots, -1)
+    return np.concatenate([slots, _tail(blocks, S - window, base)], axis=1)
+
+
+def _tail(blocks: Indices, columns: int, base: int) -> Indices:
+    listed = np.broadcast_to(np.arange(columns), (len(blocks), columns))
+    return offset(np.where(listed < blocks[:, None], listed, -1), base)

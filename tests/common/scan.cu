@@ -11,15 +11,15 @@ extern "C" __global__ void count_before(const i32* value, i32* before, i32* tota
     if (threadIdx.x == 0) *total = second == 2 * first ? first : -1;
 }
 
-#define SUMS(N)                                                                             \
+#define SUMS(N)                                                                               \
     extern "C" __global__ void sums_##N(const float* x, float* together, float* one_by_one) { \
-        float value[N];                                                                     \
-        for (i32 i = 0; i < N; ++i) value[i] = x[threadIdx.x * N + i];                      \
-        for (i32 i = 0; i < N; ++i) {                                                       \
-            const float sum = warp_sum(value[i]);                                           \
-            if (threadIdx.x % 32 / (32 / N) == i) one_by_one[threadIdx.x] = sum;            \
-        }                                                                                   \
-        together[threadIdx.x] = warp_sums(value);                                           \
+        float value[N];                                                                       \
+        for (i32 i = 0; i < N; ++i) value[i] = x[threadIdx.x * N + i];                        \
+        for (i32 i = 0; i < N; ++i) {                                                         \
+            const float sum = warp_sum(value[i]);                                             \
+            if (threadIdx.x % 32 / (32 / N) == i) one_by_one[threadIdx.x] = sum;              \
+        }                                                                                     \
+        together[threadIdx.x] = warp_sums(value);                                             \
     }
 SUMS(1)
 SUMS(2)
