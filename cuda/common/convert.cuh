@@ -10,6 +10,16 @@
 
 __device__ __forceinline__ float bf16_to_f32(bf16 bits) { return __uint_as_float((u32)bits << 16); }
 
+// The 8 bf16 of a 16-byte load; the low half of a word is the even element.
+__device__ __forceinline__ void bf16x8_to_f32(uint4 raw, float (&value)[8]) {
+    const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        value[2 * i] = __uint_as_float(words[i] << 16);
+        value[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
 // Nearest-even; NaN becomes the quiet NaN of the same sign, so that a payload in the low half
 // cannot round to infinity.
 __device__ __forceinline__ bf16 f32_to_bf16(float value) {

@@ -33,16 +33,6 @@ static_assert(128 % WARP_ROWS == 0, "a warp's rows must share one row of scales"
 static_assert(WARPS % SPLIT == 0 && WARPS <= 32, "every part of K needs a warp in each group");
 static_assert(SUMS <= 32, "a lane stores at most one sum; lower WARP_ROWS");
 
-// The 8 bf16 of one load as floats; the low half of a word is the even element.
-__device__ __forceinline__ void bf16x8_to_f32(uint4 raw, float (&value)[HALF]) {
-    const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        value[2 * i] = __uint_as_float(words[i] << 16);
-        value[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-}
-
 // Adds one step's 16 elements to every sum, by halves: half the rows' weights are decoded once, and
 // each half of x serves all of them.
 template <class Weights>
