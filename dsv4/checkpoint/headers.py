@@ -34,8 +34,16 @@ class StoredTensor:
     size_bytes: int
 
 
-def read_header(file: Path, *, headers_only: bool = False) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file, in the order of its data.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What one safetensors file says it holds: tensors in the order of their data, and remarks."""
+
+    tensors: Mapping[str, StoredTensor]
+    metadata: Mapping[str, str]
+
+
+def read_header(file: Path, *, headers_only: bool = False) -> Header:
+    """The header of a safetensors file.
 
     headers_only: do not ask that the file holds the data its header describes.
     Errors: Refusal naming the rule; OSError when the file cannot be read.
@@ -49,21 +57,22 @@ def read_header(file: Path, *, headers_only: bool = False) -> dict[str, StoredTe
             rule = "truncated-shard" if length <= _LONGEST_HEADER_BYTES else "shard-header"
             raise refuse(rule, found, file, _AGAIN)
         raw = handle.read(length)
-    tensors = parse_header(_json_of(raw, file), file, start=_PREFIX_BYTES + length)
-    end = max((t.offset + t.size_bytes for t in tensors.values()), default=_PREFIX_BYTES + length)
+    start = _PREFIX_BYTES + length
+    header = parse_header(_json_of(raw, file), file, start=start)
+    end = max((t.offset + t.size_bytes for t in header.tensors.values()), default=start)
     if size != end and not headers_only:
         rule = "truncated-shard" if size < end else "shard-length"
         raise refuse(rule, f"{size} bytes, the last tensor ends at {end}", file, _AGAIN)
-    return tensors
+    return header
 
 
-def parse_header(header: Mapping[str, Any], file: Path, start: int) -> dict[str, StoredTensor]:
-    """The tensors that a header describes, in the order of their data.
+def parse_header(content: Mapping[str, Any], file: Path, start: int) -> Header:
+    """What the JSON of a header describes; offsets count from `start`.
 
     Errors: Refusal for an unknown type, a length that contradicts the shape, or data that overlaps
     or leaves a gap.
     """
-    found = [_tensor(n, entry, file, start) for n, entry in header.items() if n != "__metadata__"]
+    found = [_tensor(n, entry, file, start) for n, entry in content.items() if n != "__metadata__"]
     found.sort(key=lambda t: (t.offset, t.size_bytes))
     expected = start
     for tensor in found:
@@ -75,7 +84,11 @@ def parse_header(header: Mapping[str, Any], file: Path, start: int) -> dict[str,
                 _AGAIN,
             )
         expected += tensor.size_bytes
-    return {t.name: t for t in found}
+    metadata = content.get("__metadata__") or {}
+    if not isinstance(metadata, Mapping):
+        raise refuse("shard-header", f"__metadata__ of {metadata!r}", file, _AGAIN)
+    remarks = {str(key): str(value) for key, value in metadata.items()}
+    return Header({t.name: t for t in found}, remarks)
 
 
 def _tensor(name: str, entry: Any, file: Path, start: int) -> StoredTensor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsv4.checkpoint.config import config_file, read_json_object
 from dsv4.checkpoint.formats import STORAGE, block_of
-from dsv4.checkpoint.headers import StoredTensor, parse_header, read_header
+from dsv4.checkpoint.headers import Header, StoredTensor, parse_header, read_header
 from dsv4.checkpoint.rules import refuse
 
 INDEX_FILE: Final = "model.safetensors.index.json"
@@ -27,10 +27,12 @@ class Checkpoint:
     """The tensors of a checkpoint by name, without a copy in memory.
 
     entries are in the order of shards and data. has_data: false when only headers were read.
+    metadata: the remarks of all headers.
     """
 
     path: Path
     entries: Mapping[str, StoredTensor]
+    metadata: Mapping[str, str]
     has_data: bool = True
     config_content: Mapping[str, Any] | None = None
     _maps: dict[Path, mmap.mmap] = field(default_factory=dict)
@@ -51,20 +53,20 @@ class Checkpoint:
 
         Errors: Refusal naming the rule, OSError when a file cannot be read.
         """
-        path = Path(path)
+        path, config = Path(path), None
         if path.is_file() and path.suffix != ".safetensors":
-            config, stored = _headers_file(path)
-            return cls(path, _by_name(stored, rename, path), False, config)
-        if path.is_file():
-            stored = list(read_header(path, headers_only=headers_only).values())
-            return cls(path, _by_name(stored, rename, path), not headers_only)
-        if not path.is_dir():
+            config, headers = _headers_file(path)
+            headers_only = True
+        elif path.is_file():
+            headers = [read_header(path, headers_only=headers_only)]
+        elif not path.is_dir():
             raise refuse("no-tensors", "nothing", path, "give a folder that exists")
-        if (path / INDEX_FILE).is_file():
-            stored = _indexed(path, headers_only)
+        elif (path / INDEX_FILE).is_file():
+            headers = _indexed(path, headers_only)
         else:
-            stored = list(read_header(_only_file(path), headers_only=headers_only).values())
-        return cls(path, _by_name(stored, rename, path), not headers_only)
+            headers = [read_header(_only_file(path), headers_only=headers_only)]
+        remarks = {key: value for header in headers for key, value in header.metadata.items()}
+        return cls(path, _by_name(headers, rename, path), remarks, not headers_only, config)
 
     def __iter__(self) -> Iterator[str]:
         """Tensor names in stored order."""
@@ -183,8 +185,8 @@ def _only_file(folder: Path) -> Path:
     )
 
 
-def _indexed(folder: Path, headers_only: bool) -> list[StoredTensor]:
-    """Every tensor of the files that the index names; index and headers must agree."""
+def _indexed(folder: Path, headers_only: bool) -> list[Header]:
+    """The headers of the files that the index names; index and headers must agree."""
     index = folder / INDEX_FILE
     where = read_json_object(index, "index-file").get("weight_map")
     if not isinstance(where, dict) or not where:
@@ -204,8 +206,8 @@ def _indexed(folder: Path, headers_only: bool) -> list[StoredTensor]:
         )
     files = {shard: read_header(folder / shard, headers_only=headers_only) for shard in shards}
     holders: dict[str, list[str]] = {}
-    for shard, tensors in files.items():
-        for name in tensors:
+    for shard, header in files.items():
+        for name in header.tensors:
             holders.setdefault(name, []).append(shard)
     for name, held in holders.items():
         if len(held) > 1:
@@ -216,15 +218,15 @@ def _indexed(folder: Path, headers_only: bool) -> list[StoredTensor]:
         if [stated] != held:
             found = f"{name} in {held[0]}, in {stated} by the index"
             raise refuse("index-disagrees", found, folder, "fetch files and index of one revision")
-    return [tensor for shard in sorted(files) for tensor in files[shard].values()]
+    return [files[shard] for shard in sorted(files)]
 
 
 def _by_name(
-    stored: Iterable[StoredTensor], rename: Callable[[str], str] | None, path: Path
+    headers: Iterable[Header], rename: Callable[[str], str] | None, path: Path
 ) -> dict[str, StoredTensor]:
     """Tensors by published name. Errors: Refusal when two have the same."""
     entries: dict[str, StoredTensor] = {}
-    for tensor in stored:
+    for tensor in (t for header in headers for t in header.tensors.values()):
         name = rename(tensor.name) if rename else tensor.name
         if name in entries:
             first = entries[name]
@@ -239,7 +241,7 @@ def _by_name(
     return entries
 
 
-def _headers_file(path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
+def _headers_file(path: Path) -> tuple[dict[str, Any], list[Header]]:
     raw = path.read_bytes()
     try:
         content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
@@ -248,8 +250,4 @@ def _headers_file(path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
     except (ValueError, KeyError, TypeError, OSError, EOFError, zlib.error) as error:
         found = f"no JSON with config and shards ({type(error).__name__}: {error})"
         raise refuse("no-tensors", found, path, "give a folder or a file of headers") from None
-    return config, [
-        tensor
-        for shard, header in headers.items()
-        for tensor in parse_header(header, Path(shard), start=0).values()
-    ]
+    return config, [parse_header(h, Path(shard), start=0) for shard, h in headers.items()]
