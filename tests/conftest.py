@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Small matrices: the threads of a BLAS only get in each other's way. Before NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import re
+import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def compile_cubin(source: Path, *, defines: Mapping[str, int | float | str], arc
     if path.exists() and log_path.exists():
         return Cubin(path, _sha256(path.read_bytes()), arch, log_path.read_text(), True)
     with _compiled(source, defines, arch) as program:
-        binary, log = _nvrtc().getCUBIN(program), _nvrtc().getProgramLog(program)
+        binary, log = _whole_elf(_nvrtc().getCUBIN(program)), _nvrtc().getProgramLog(program)
     folder.mkdir(parents=True, exist_ok=True)
     _write_atomically(log_path, log.encode())
     _write_atomically(path, binary)
@@ -144,6 +145,16 @@ def _compiled(source: Path, defines: Mapping[str, int | float | str], arch: str)
         yield program
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _whole_elf(binary: bytes) -> bytes:
+    """The cubin with the last byte that CuPy's getCUBIN drops.
+
+    CuPy takes the size for that of a text with its closing zero. The driver loads the short file;
+    disassemblers refuse it, because the program header table, which ends the file, is cut.
+    """
+    table, entry_bytes, entries = struct.unpack_from("<32xQ14xHH", binary)
+    return binary.ljust(table + entry_bytes * entries, b"\0")
 
 
 def _failure(

@@ -51,7 +51,8 @@ def block(result: CaseResult, *, replay: Path | None = None) -> str:
 def closing(result_tally: Tally, *, seconds: float, run_id: int | None, exit_code: int) -> str:
     """The last line: what ran, what broke, where it is kept."""
     t = result_tally
-    parts = [f"{t.kernels} kernels, {t.cases} cases, {t.passed} pass, {t.failed} fail"]
+    parts = [_count(t.kernels, "kernel"), _count(t.cases, "case")]
+    parts += [f"{t.passed} pass", f"{t.failed} fail"]
     if t.errors:
         parts.append(f"{t.errors} error")
     record = f", record {run_id:04d}" if run_id is not None else ""
@@ -94,3 +95,7 @@ def _time(result: CaseResult) -> str:
         f" (n={len(result.timing.samples_s)}, +-{100 * result.timing.noise:.1f} %)"
         f"  {scaled(result.bandwidth, 'B/s')}{share}"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

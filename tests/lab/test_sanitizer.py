@@ -68,9 +68,7 @@ def test_a_planted_overrun_is_found_with_its_line(tmp_path: Path) -> None:
     shutil.copytree(cuda_root(), copy)
     text = (copy / "cast.cu").read_text()
     (copy / "cast.cu").write_text(text.replace("if (i < N) y[i]", "if (i <= N) y[i]"))
-    wanted = next(
-        n for n, line in enumerate(text.splitlines(), 1) if "if (i < N) y[i]" in line
-    )
+    wanted = next(n for n, line in enumerate(text.splitlines(), 1) if "if (i < N) y[i]" in line)
     done = subprocess.run(
         [sys.executable, "-m", "lab.cli", "sanitize", "cast", "--tool", "memcheck"],
         capture_output=True, text=True, cwd=ROOT,
