@@ -139,14 +139,15 @@ def test_a_ring_gives_the_bytes_of_a_buffer_wherever_it_begins(run: Run) -> None
         assert np.array_equal(pool(run, *in_ring, ape, 2, **named, ring=14), expected), start
 
 
-def test_a_prompt_may_begin_anywhere_in_a_block(run: Run) -> None:
-    # Blocks are cut by position: whatever chunk brought the rows, block b pools 4 b .. 4 b + 3.
-    kv, score, ape = rows(40, 6, 4)
-    whole = pool(run, kv, score, ape, 10, overlap=1)
-    for start in range(4, 33):
-        block = -(-start // 4)
-        got = pool(run, kv, score, ape, 1, overlap=1, first=4 * block, previous=1)
-        assert np.array_equal(got[0], whole[block])
+def test_a_chunk_may_begin_anywhere_in_a_block(run: Run) -> None:
+    # Blocks are cut by position: in rows from position `start` on, a block begins off their grid.
+    kv, score, ape = rows(160, 6, 4)
+    whole = pool(run, kv, score, ape, 40, overlap=1)
+    for start in range(128):
+        block = -(-start // 4) + 1
+        named = {"overlap": 1, "previous": 1, "first": 4 * block - start}
+        got = pool(run, kv[start:], score[start:], ape, 3, **named)
+        assert np.array_equal(got, whole[block : block + 3]), start
 
 
 @pytest.mark.parametrize(("ratio", "overlap"), [(4, 1), (128, 0)])
