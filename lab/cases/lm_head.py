@@ -81,7 +81,7 @@ def _nan_rows(share: float) -> Fill:
 
 @cases_for("lm_head_argmax")
 def lm_head_argmax_cases() -> Iterator[Case]:
-    """Logits that are exact in float32, so that the index is decided and not a matter of rounding."""
+    """Logits that are exact in float32, so that no rounding decides which is the largest."""
     whole: dict[str, Any] = dict(x=_whole(8, 0.5), w=_whole(15, 2.0**-6), keys=0, ticket=0)
     for shape in _shapes():
         yield Case(**shape, **whole)
