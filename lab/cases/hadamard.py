@@ -36,4 +36,4 @@ def hadamard_cases() -> Iterator[Case]:
     yield Case("special", T=40, K=128, x=sprinkled(normal(), [np.inf, np.nan], 0.01), scale=indexer)
     yield Case("negative scale", T=3, K=64, scale=-0.3)
     yield Case("verify", T=6 * 64, K=128, scale=indexer)
-    yield Case("prefill", T=2048 * 64, K=128, scale=indexer, level="full")
+    yield Case("prefill", T=512 * 64, K=128, scale=indexer, level="full")

@@ -41,7 +41,7 @@ def movement_embed_cases() -> Iterator[Case]:
     yield Case("special", V=19, D=257, T=5, ids=ids("V"), table=_SPECIAL)
     yield Case("subnormal", V=19, D=257, T=5, ids=ids("V"), table=subnormal())
     yield Case("verify", V=512, D=4096, T=6, ids=ids("V"))
-    yield Case("prompt", V=129280, D=4096, T=2048, ids=ids("V"), level="full")
+    yield Case("prompt", V=16160, D=4096, T=512, ids=ids("V"), level="full")
 
 
 @cases_for("movement_gather")
@@ -53,7 +53,7 @@ def movement_gather_cases() -> Iterator[Case]:
     yield Case("stray", S=5, D=264, A=40, ids=_stray("S"))
     yield Case("special", S=5, D=130, A=11, ids=ids("S"), x=_SPECIAL)
     yield Case("expert group", S=32, D=4096, A=24, ids=ids("S"))
-    yield Case("prefill", S=2048, D=4096, A=2048 * 6, ids=ids("S"), level="full")
+    yield Case("prefill", S=512, D=4096, A=512 * 6, ids=ids("S"), level="full")
 
 
 @cases_for("movement_gather_bytes")
@@ -64,7 +64,7 @@ def movement_gather_bytes_cases() -> Iterator[Case]:
     yield Case("stray", S=5, D=272, A=40, ids=_stray("S"))
     yield Case("scale rows", S=32, D=128, A=24, ids=ids("S"))
     yield Case("expert group", S=32, D=4096, A=24, ids=ids("S"))
-    yield Case("prefill", S=2048, D=4096, A=2048 * 6, ids=ids("S"), level="full")
+    yield Case("prefill", S=512, D=4096, A=512 * 6, ids=ids("S"), level="full")
 
 
 @cases_for("movement_gather_row")
@@ -120,7 +120,7 @@ def movement_take_cases() -> Iterator[Case]:
     yield Case("whole row", T=2, S=260, C=260, offset=0)
     yield Case("special", T=3, S=515, C=300, offset=4, x=_SPECIAL)
     yield Case("group", T=2, S=32768, C=4096, offset=7 * 4096)
-    yield Case("prefill", T=2048, S=32768, C=4096, offset=3 * 4096, level="full")
+    yield Case("prefill", T=256, S=32768, C=4096, offset=3 * 4096, level="full")
 
 
 @cases_for("movement_place")
@@ -132,7 +132,7 @@ def movement_place_cases() -> Iterator[Case]:
     yield Case("whole row", T=2, S=260, C=260, offset=0)
     yield Case("special", T=3, S=515, C=300, offset=4, x=_SPECIAL, y=_SPECIAL)
     yield Case("tap", T=2, S=12288, C=4096, offset=8192)
-    yield Case("prefill", T=2048, S=12288, C=4096, offset=4096, level="full")
+    yield Case("prefill", T=512, S=12288, C=4096, offset=4096, level="full")
 
 
 @cases_for("movement_repeat", "movement_mean")
@@ -147,7 +147,7 @@ def movement_stream_cases() -> Iterator[Case]:
     yield Case("special", T=3, M=4, D=515, x=_SPECIAL)
     yield Case("decode", T=1, M=4, D=4096)
     yield Case("verify", T=6, M=4, D=4096)
-    yield Case("prefill", T=2048, M=4, D=4096, level="full")
+    yield Case("prefill", T=512, M=4, D=4096, level="full")
 
 
 @weights_for("movement_embed")

@@ -76,4 +76,4 @@ def rope_cases() -> Iterator[Case]:
     yield _case("subnormal", x=subnormal())
     yield _case("extreme", x=extreme(0.5))
     yield _case("special", x=sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0], 0.02))
-    yield _case("prefill", T=512, H=64, K=512, P=512, table=_STRETCHED, level="full")
+    yield _case("prefill", T=256, H=64, K=512, P=256, table=_STRETCHED, level="full")
