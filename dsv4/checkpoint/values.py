@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from dsv4.checkpoint.census import Artifact
 from dsv4.checkpoint.expected import Entry
 from dsv4.checkpoint.rules import refuse
 
@@ -102,3 +103,21 @@ def is_lossless_cast(scales: np.ndarray, second: float) -> bool:
     power = np.where(exponent > 0, mantissa == 0, (mantissa & (mantissa - 1) == 0) & (mantissa > 0))
     pairs = bool((scales[..., 0::2] == scales[..., 1::2]).all())
     return pairs and bool(power.all()) and float(np.frexp(second)[0]) == 0.5
+
+
+def check_all_values(
+    artifact: Artifact,
+    *,
+    exact: bool = True,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+) -> None:
+    """Nothing, if every tensor of a checkpoint holds allowed values; reads all of it, once.
+
+    progress is called with the bytes of each tensor. Errors: as `check_values`.
+    """
+    experts = artifact.config.n_routed_experts
+    for name, bits in artifact.tensors.stream(artifact.census.entries):
+        entry = artifact.census.entries[name]
+        where = artifact.tensors.entry(name).file
+        check_values(name, entry, bits, n_experts=experts, where=where, exact=exact)
+        progress(entry.size_bytes)

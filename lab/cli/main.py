@@ -42,6 +42,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "replay": ("lab.cli.replay:replay", "Run a saved case again."),
     "sanitize": ("lab.cli.sanitize:sanitize", "Check kernels for wild accesses and races."),
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),
+    "census": ("lab.cli.census:census", "Validate a checkpoint from its headers and count it."),
+    "mint": ("lab.cli.mint:mint", "Make a checkpoint in a published layout from a seed."),
     "records": ("lab.cli.records:records", "Look into the record store, or move records."),
     "env": ("lab.cli.env:env", "Show what a record would say about this machine."),
     "doctor": ("lab.cli.doctor:doctor", "Say what is missing here and how to get it."),
@@ -55,6 +57,7 @@ _SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "compile": ("arch",),
     "show": ("arch",),
     "records": ("store",),
+    "mint": ("seed", "device"),
 }
 
 
