@@ -31,7 +31,7 @@ movement_embed = kernel(
     geometry=lambda s: Geometry(grid=s.T, block=256),
     writes=dict(y=Tile(x=("T", 1))),
     contract=dict(y=_COPY),
-    work=lambda s: Work(read=2 * s.T * s.D + 4 * s.T, write=4 * s.T * s.D),
+    work=lambda s: Work(read=2 * min(s.T, s.V) * s.D + 4 * s.T, write=4 * s.T * s.D),
     batch_invariant="T",
 )
 
@@ -43,7 +43,7 @@ movement_gather = kernel(
     geometry=lambda s: Geometry(grid=s.A, block=256),
     writes=dict(y=Tile(x=("A", 1))),
     contract=dict(y=_COPY),
-    work=lambda s: Work(read=2 * s.A * s.D + 4 * s.A, write=2 * s.A * s.D),
+    work=lambda s: Work(read=2 * min(s.A, s.S) * s.D + 4 * s.A, write=2 * s.A * s.D),
     batch_invariant="A",
 )
 
@@ -55,7 +55,7 @@ movement_gather_bytes = kernel(
     geometry=lambda s: Geometry(grid=s.A, block=256),
     writes=dict(y=Tile(x=("A", 1))),
     contract=dict(y=_COPY),
-    work=lambda s: Work(read=s.A * s.D + 4 * s.A, write=s.A * s.D),
+    work=lambda s: Work(read=min(s.A, s.S) * s.D + 4 * s.A, write=s.A * s.D),
     batch_invariant="A",
 )
 
