@@ -49,3 +49,8 @@ def powers_of_two(rng: Rng, shape: Size, low: int, high: int) -> np.ndarray:
 def repeated_rows(rows: np.ndarray) -> np.ndarray:
     """The same rows with every second one replaced by the one before it."""
     return np.ascontiguousarray(rows[np.arange(len(rows)) // 2 * 2])
+
+
+def bf16_as_f32(bits: np.ndarray) -> np.ndarray:
+    """The same numbers in f32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)

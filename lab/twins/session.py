@@ -209,12 +209,14 @@ def _locate(
 
 
 def _axes_and_format(twin: Twin, name: str, array: np.ndarray) -> tuple[tuple[str, ...], str]:
-    """Axis names and format of an output: those its kernel declares, if one declares it so."""
+    """Axis names and format of an output, as the first kernel declares them that has it.
+
+    A side may add words after an output's name.
+    """
     for kernel in twin.kernels:
         for arg in registry.spec(kernel).outputs:
-            fits = len(arg.axes) == array.ndim and arg.fmt.storage == str(array.dtype)
-            if arg.name == name and fits:
-                return arg.axes, arg.fmt.name
+            if arg.name == name.partition(" ")[0] and len(arg.axes) == array.ndim:
+                return arg.axes, arg.fmt.name if arg.fmt.storage == str(array.dtype) else ""
     return tuple(f"axis{i}" for i in range(array.ndim)), ""
 
 
