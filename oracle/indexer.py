@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from oracle.bounded import Bounded
+
 
 def index_scores(
     q: np.ndarray,
@@ -22,3 +24,28 @@ def index_scores(
     product = rounded(q @ keys.T)
     weighted = rounded(np.maximum(product, 0.0) * weights[:, :, None])
     return rounded(weighted.sum(axis=1))
+
+
+def indexer_score(
+    q: np.ndarray, keys: np.ndarray, weights: np.ndarray, visible: np.ndarray, wscale: float
+) -> Bounded:
+    """`index_scores` with weights times wscale; minus infinity from visible[t] on.
+
+    Shapes: q [T,H,K], keys [N,K], weights [T,H], visible [T] -> [T,N].
+    Rounds: not at all. The magnitude is the same sum over absolute values.
+    """
+    score, magnitude = (np.empty((len(q), len(keys))) for _ in range(2))
+    for t in range(len(q)):  # one query at a time: [T,H,N] would not fit
+        one = slice(t, t + 1)
+        score[one] = index_scores(q[one], keys, weights[one] * wscale)
+        sizes = np.abs(q[one]), np.abs(keys), np.abs(weights[one] * wscale)
+        magnitude[one] = index_scores(*sizes)
+    hidden = np.arange(len(keys)) >= visible[:, None]
+    return Bounded(np.where(hidden, -np.inf, score), np.where(hidden, 0.0, magnitude))
+
+
+def indexer_score_f32(
+    q: np.ndarray, keys: np.ndarray, weights: np.ndarray, visible: np.ndarray, wscale: float
+) -> Bounded:
+    """As `indexer_score`."""
+    return indexer_score(q, keys, weights, visible, wscale)
