@@ -169,7 +169,8 @@ def reach(
         width, at = int(block or 1), place[_position(source, axis)]
         scale = _step(source, axis)
         along = np.arange(shape[output.axes.index(axis)])
-        first = at * scale // width * width
+        # A source axis of several times the output's (fine and coarse channels) repeats along it.
+        first = at * scale % len(along) // width * width
         hit = (along >= first) & (along < first + max(width, scale))
         seen &= hit.reshape([-1 if a == axis else 1 for a in output.axes])
     return seen

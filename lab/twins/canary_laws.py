@@ -24,8 +24,38 @@ _ROW_DOT = "joins every sum of its row: NaN stays, an infinity gives one or NaN"
 _NORM = "an infinity or NaN takes its whole row: the mean is not finite"
 _CODE = "a NaN code is a weight of NaN"
 
+
+Laws = tuple[str, Mapping[str, Law]]
+
+_NORMS: Laws = ("off the block", {"x": Law("T", _NORM), "w": Law("D", "scales its column")})
+_HEAD_NORMS: Laws = ("off the block", {"x": Law("T H", _NORM)})
+_ISLANDS: Laws = ("tail", {"x": Law("T", _ROW_DOT), "w": Law("N", _ROW_DOT)})
+_ATTENTION: Laws = (
+    "tail",
+    {
+        "q": Law("T H", "its head's logits"),
+        "kv": Law("", "every query that lists the row sees it, in weight and value"),
+        "sink": Law("H", "a logit of its head"),
+    },
+)
+_JOIN: Laws = ("tail", {"sink": Law("H", "a logit of its head")})
+_HEADS: Laws = ("rows-T=3-V=37-D=264", {"x": Law("T", _ROW_DOT), "w": Law("V", _ROW_DOT)})
+_MARKOV: Laws = (
+    "rows-T=3-V=133-R=264",
+    {
+        "w1": Law("", "every row whose token before is that one"),
+        "w2": Law("V", _ROW_DOT),
+        "logits": Law("T V", _ADD),
+    },
+)
+_POOL: Mapping[str, Law] = {
+    "kv": Law("K", "every block that holds the row sees it, in that channel"),
+    "score": Law("K", "as its row; minus infinity makes the row absent"),
+    "ape": Law("K", "as the scores it is added to"),
+}
+
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
-LAWS: Mapping[str, tuple[str, Mapping[str, Law]]] = {
+LAWS: Mapping[str, Laws] = {
     "act_quant_fp8_inplace": (
         "kv rows",
         {"x": Law("T S/64", "NaN stays NaN, an infinity saturates; neither takes part in amax")},
@@ -78,16 +108,6 @@ LAWS: Mapping[str, tuple[str, Mapping[str, Law]]] = {
     "movement_place": ("tail", {"x": Law("T", _COPY), "y": Law("T S", _COPY)}),
     "movement_repeat": ("tail", {"x": Law("T D", _COPY)}),
     "movement_mean": ("tail", {"x": Law("T D", _ADD)}),
-    "rms_norm": (
-        "off the block",
-        {"x": Law("T", _NORM), "w": Law("D", "scales its column")},
-    ),
-    "rms_norm_f32": (
-        "off the block",
-        {"x": Law("T", _NORM), "w": Law("D", "scales its column")},
-    ),
-    "rms_norm_head": ("off the block", {"x": Law("T H", _NORM)}),
-    "rms_norm_head_f32": ("off the block", {"x": Law("T H", _NORM)}),
     "rope": (
         "odd head",
         {
@@ -118,4 +138,30 @@ LAWS: Mapping[str, tuple[str, Mapping[str, Law]]] = {
             "weights": Law("T", "multiplies its row"),
         },
     ),
+    **dict.fromkeys(("rms_norm", "rms_norm_f32"), _NORMS),
+    **dict.fromkeys(("rms_norm_head", "rms_norm_head_f32"), _HEAD_NORMS),
+    **dict.fromkeys(("island_dots", "island_dots_f32"), _ISLANDS),
+    **dict.fromkeys(("island_dots_bf16", "island_dots_bf16_f32"), _ISLANDS),
+    **dict.fromkeys(("attention_sink", "attention_sink_f32"), _ATTENTION),
+    **dict.fromkeys(("attention_sink_join", "attention_sink_join_f32"), _JOIN),
+    **dict.fromkeys(("lm_head", "lm_head_f32", "lm_head_argmax"), _HEADS),
+    **dict.fromkeys(("markov_bias", "markov_bias_f32"), _MARKOV),
+    "compressor_pool": ("overlapping tail", _POOL),
+    "compressor_pool_at": ("tail", _POOL),
+    "confidence": (
+        "tail",
+        {
+            "x": Law("T", _ROW_DOT),
+            "w1": Law("", "every row whose token before is that one"),
+            "proj": Law("", "every row"),
+        },
+    ),
+}
+
+# Inputs that hold what another kernel made of its own, and the twin that shows both together.
+INTERNAL: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "attention_sink_split": (("q", "kv"), "attention_sink_split_and_join"),
+    "attention_sink_split_f32": (("q", "kv"), "attention_sink_split_f32_and_join"),
+    "attention_sink_join": (("power", "total", "value"), "attention_sink_split_and_join"),
+    "attention_sink_join_f32": (("power", "total", "value"), "attention_sink_split_f32_and_join"),
 }
