@@ -14,7 +14,7 @@ import numpy as np
 
 from dsv4.errors import DeviceError, LaunchError
 from dsv4.runtime.blas import Blas
-from dsv4.runtime.device import Graph
+from dsv4.runtime.device import Device, Graph
 from dsv4.runtime.nvrtc import Cubin, Resources, compile_cubin
 from dsv4.runtime.sources import cuda_root
 from dsv4.spec import Format, Geometry, KernelSpec
@@ -87,6 +87,33 @@ class CudaDevice:
         """A copy on the host; waits for the current stream."""
         with self._device:
             return np.asarray(cupy.asnumpy(array))
+
+    def write(self, array: Any, values: np.ndarray) -> None:
+        """Copy host values into the array, on the current stream."""
+        with self._device:
+            array.set(np.ascontiguousarray(values.reshape(array.shape)))
+
+    def receive(self, array: Any, source: Any, sender: Device) -> None:
+        """Copy another GPU's array on the current stream, once the sender's work is done."""
+        if isinstance(sender, CudaDevice) and sender.index != self.index:
+            with sender._device:
+                done = cupy.cuda.get_current_stream().record()
+            with self._device:
+                stream = cupy.cuda.get_current_stream()
+                stream.wait_event(done)
+                cupy.cuda.runtime.memcpyPeerAsync(
+                    array.data.ptr, self.index, source.data.ptr, sender.index,
+                    array.nbytes, stream.ptr,
+                )  # fmt: skip
+            return
+        with self._device:
+            array.data.copy_from_device_async(source.data, array.nbytes)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """(free, total) bytes of this GPU's memory; blocks that the pool holds unused are free."""
+        with self._device:
+            free, total = self._device.mem_info
+            return free + cupy.get_default_memory_pool().free_bytes(), total
 
     def address(self, array: Any) -> int:
         """The device address of the first element."""

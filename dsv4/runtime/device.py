@@ -51,6 +51,15 @@ class Device(Protocol):
     def to_numpy(self, array: Any) -> np.ndarray:
         """A copy of a device array on the host; waits for the work that makes it."""
 
+    def write(self, array: Any, values: np.ndarray) -> None:
+        """Copy host values into an array of this device, after the work launched before."""
+
+    def receive(self, array: Any, source: Any, sender: Device) -> None:
+        """Copy another device's array into one of this device, in the order of both streams."""
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """(free, total) bytes of this device's memory."""
+
     def address(self, array: Any) -> int:
         """The address of the first element."""
 

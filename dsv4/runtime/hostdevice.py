@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsv4.errors import DeviceError, SpecError
-from dsv4.runtime.device import Graph, null_stream
+from dsv4.runtime.device import Device, Graph, null_stream
 from dsv4.runtime.host import build
 from dsv4.runtime.sources import cuda_root
 from dsv4.spec import Format, Geometry, KernelSpec
@@ -65,6 +66,26 @@ class HostDevice:
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
         """A copy of the array."""
         return np.array(array, copy=True)
+
+    def write(self, array: np.ndarray, values: np.ndarray) -> None:
+        """Copy values into the array; at once, also while a capture is open."""
+        np.copyto(array, values.reshape(array.shape), casting="no")
+
+    def receive(self, array: np.ndarray, source: np.ndarray, sender: Device) -> None:
+        """Copy another host device's array; recorded while a capture is open."""
+
+        def run() -> None:
+            np.copyto(array, source, casting="no")
+
+        if self._recording is None:
+            run()
+        else:
+            self._recording.calls.append(run)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """(free, total) bytes of this machine's memory."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
     def address(self, array: np.ndarray) -> int:
         """The address of the first element."""
