@@ -6,19 +6,14 @@ Each answers the same question: are this run's output bytes what they were there
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tarfile
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from dsv4.errors import SpecError
-from lab.run import CaseResult
+from lab import revisions
+from lab.result import CaseResult
 
 SAME, DIFFERENT, MISSING = "SAME", "DIFFERENT", "MISSING"
 Key = tuple[str, str, int]
@@ -74,32 +69,14 @@ def from_revision(revision: str, arguments: list[str]) -> Baseline:
 
     Errors: SpecError when git does not know the revision or the run fails.
     """
-    root = Path(__file__).resolve().parents[1]
-    with tempfile.TemporaryDirectory(prefix="dsv4-lab-") as folder:
-        archive = subprocess.run(
-            ["git", "-C", str(root), "archive", "--format=tar", revision, "cuda"],
-            capture_output=True,
-        )
-        if archive.returncode:
-            raise SpecError(
-                f"--against build:{revision} cannot be built:"
-                f" {archive.stderr.decode(errors='replace').strip()}\n"
-                "  give a commit or tag of this checkout that has a cuda/ folder"
-            )
-        with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-            tar.extractall(folder, filter="data")
-        run = subprocess.run(
-            [sys.executable, "-m", "lab.cli", "--json", "kernel-diff", "--no-record", *arguments],
-            capture_output=True,
-            cwd=root,
-            env={**os.environ, "DSV4_CUDA_ROOT": str(Path(folder) / "cuda")},
-        )
+    asked = f"--against build:{revision}"
+    with revisions.sources_at(revision, asked=asked) as sources:
+        run = revisions.run_with(sources, ["--json", "kernel-diff", "--no-record", *arguments])
         try:
             return from_documents(revision, json.loads(run.stdout)["results"])
         except (ValueError, KeyError):
             raise SpecError(
-                f"--against build:{revision}: its run gave no results\n"
-                f"  {run.stderr.decode(errors='replace').strip()[-400:]}"
+                f"{asked}: its run gave no results\n  {run.stderr.strip()[-400:]}"
             ) from None
 
 

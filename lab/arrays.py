@@ -81,6 +81,11 @@ class Guarded:
         """A contiguous copy of the payload's stored bits on the host."""
         return np.ascontiguousarray(self._device.to_numpy(self.array))
 
+    def copy(self) -> Any:
+        """A contiguous copy of the payload on its device, as unsigned integers: bytes compare."""
+        words = np.dtype(f"u{self.arg.fmt.size_bytes}")
+        return self.array.copy(order="C").view(words)
+
     def damage(self) -> Damage:
         """Guard bytes that are not what they were."""
         raw = self._device.to_numpy(self._buffer)

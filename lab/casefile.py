@@ -13,7 +13,7 @@ import numpy as np
 from dsv4.errors import SpecError
 from dsv4.spec import KernelSpec
 from lab.cases import Case, inputs_of
-from lab.run import CaseResult
+from lab.result import CaseResult
 
 _SCHEMA = 1
 

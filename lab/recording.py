@@ -13,7 +13,7 @@ from dsv4.runtime.device import Device
 from lab.record.digests import stamp
 from lab.record.environment import capture
 from lab.record.store import Store
-from lab.run import CaseResult
+from lab.result import CaseResult
 
 
 class Recorder:

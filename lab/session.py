@@ -14,7 +14,8 @@ from dsv4.runtime.device import Device
 from dsv4.spec import Exact, KernelSpec, Ulp, Within
 from lab.cases import Case, cases
 from lab.cases.select import require_known, select
-from lab.run import ERROR, FAIL, PASS, CaseResult, RunOptions, run_case
+from lab.result import ERROR, FAIL, PASS, CaseResult
+from lab.run import RunOptions, run_case
 from lab.weights import Checkpoint, takes_weights, weight_cases
 
 Work = list[tuple[KernelSpec, Case]]

@@ -23,7 +23,8 @@ from lab.cases import Case, array_shape, cases, inputs_of, scalars_of
 from lab.measure.timing import DeviceTimer, Timing, copies_for, copy_roof
 from lab.record.store import default_path
 from lab.recording import Recorder
-from lab.run import PASS, CaseResult, RunOptions, run_case
+from lab.result import PASS, CaseResult
+from lab.run import RunOptions, run_case
 from oracle.formats import decode
 
 SHUFFLE_SEEDS = (1, 2, 3)

@@ -23,7 +23,8 @@ from lab.record import portable
 from lab.record.environment import summary_line
 from lab.record.store import Store
 from lab.recording import Recorder
-from lab.run import FAIL, PASS, CaseResult, RunOptions
+from lab.result import FAIL, PASS, CaseResult
+from lab.run import RunOptions
 
 _FAILING = Path(".lab") / "failing"
 _MODES = ("run", "shuffle", "check")

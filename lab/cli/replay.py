@@ -17,7 +17,8 @@ from lab.cases import array_shape, inputs_of, scalars_of
 from lab.cli import exit_codes, result_text, settings, text
 from lab.cli.exit_codes import ExitCode
 from lab.oracles import reference
-from lab.run import FAIL, PASS, RunOptions, run_case
+from lab.result import FAIL, PASS
+from lab.run import RunOptions, run_case
 
 
 @click.command()

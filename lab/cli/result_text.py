@@ -9,7 +9,7 @@ import click
 
 from lab.cli.text import scaled, verdict
 from lab.compare.text import render as render_output
-from lab.run import PASS, CaseResult
+from lab.result import PASS, CaseResult
 from lab.session import Tally
 
 _WIDTH = 100

@@ -12,7 +12,8 @@ from lab import session
 from lab.cli import exit_codes, settings, text
 from lab.cli.exit_codes import ExitCode
 from lab.cli.types import KERNEL
-from lab.run import PASS, RunOptions
+from lab.result import PASS
+from lab.run import RunOptions
 from lab.tools.sanitizer import TOOLS, Finding
 from lab.tools.sanitizer import sanitize as run_tool
 

@@ -16,7 +16,8 @@ from dsv4.runtime.launch import Launch
 from lab.arrays import Guarded
 from lab.cases import Case
 from lab.oracles import reference
-from lab.run import FAIL, PASS, CaseResult, RunOptions, run_case
+from lab.result import FAIL, PASS, CaseResult
+from lab.run import RunOptions, run_case
 from oracle.formats import encode
 
 KERNEL = "cast_bf16"
