@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,9 +67,11 @@ class MintPlan:
 
     def tensors(self, device: Device, names: Sequence[str], *, out: Any = None) -> Any:
         """Tensors of one type and shape, one after the other. Errors: as `mint_tensors`."""
-        return mint_tensors(
-            device, names, self.entries[names[0]], config=self.config, seed=self.seed, out=out
-        )
+        entry = self.entries[names[0]]
+        for name in names:
+            if self.entries[name] != entry:
+                raise _unlike(names[0], name)
+        return mint_tensors(device, names, entry, config=self.config, seed=self.seed, out=out)
 
     def shards(self, limit_bytes: int = SHARD_BYTES) -> list[list[str]]:
         """Tensor names by file, blocks in order, each file within the limit if tensors allow."""
@@ -130,11 +132,8 @@ def mint_tensors(
         out = device.empty((len(names), *entry.shape), format_of(entry.dtype))
     recipes = [recipe(config, name, entry) for name in names]
     for name, made in zip(names, recipes, strict=True):
-        if (made.kernel, made.scalars) != (recipes[0].kernel, recipes[0].scalars):
-            raise SpecError(
-                f"{names[0]} and {name} are to be made together, but are filled differently\n"
-                "  in dsv4/checkpoint/mint.py\n  give names of one matrix in several experts"
-            )
+        if replace(made, stream="") != replace(recipes[0], stream=""):
+            raise _unlike(names[0], name)
     if recipes[0].kernel is None:
         out[...] = np.float32(recipes[0].value)
     elif entry.dtype == "I64":
@@ -144,6 +143,13 @@ def mint_tensors(
         rows = _same_memory(device, out, (len(names), math.prod(entry.shape)))
         _fill(device, recipes, rows, seed, 0)
     return out
+
+
+def _unlike(first: str, other: str) -> SpecError:
+    return SpecError(
+        f"{first} and {other} are to be made together, but are filled differently\n"
+        "  in dsv4/checkpoint/mint.py\n  give names of one matrix in several experts"
+    )
 
 
 def _same_memory(device: Device, array: Any, shape: Sequence[int]) -> Any:

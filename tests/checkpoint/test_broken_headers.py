@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[str, str, Change]] = {
     "a transposed scale": ("wrong-shape", EXPERT, swap(f"{EXPERT}.scale")),
     "a pair of wide projections": (
         "wrong-shape", "layers.0.attn.wo_a", swap("layers.0.attn.wo_a.weight")),
-    "another number of experts": ("wrong-shape", "expected [9, 256]", configured(n_routed_experts=9)),
+    "another number of experts": ("wrong-shape", "[9, 256]", configured(n_routed_experts=9)),
     "fewer experts": ("wrong-shape", "gate", configured(n_routed_experts=7)),
     "another ratio": (
         "wrong-shape", "ape", configured(compress_ratios=[0, 4, 16, 4, 8, 0, 0, 0])),
