@@ -25,3 +25,21 @@ def top_visible(scores: np.ndarray, visible: npt.ArrayLike, k: int) -> npt.NDArr
     limit = np.asarray(visible)[:, None]
     chosen = top_k(np.where(np.arange(scores.shape[1]) < limit, scores, -np.inf), k)
     return np.where(chosen < limit, chosen, -1)
+
+
+def topk(
+    score: np.ndarray, visible: np.ndarray, offset: int, S: int
+) -> dict[str, npt.NDArray[np.int64]]:
+    """The S largest visible scores of each row, as `top_visible`, and how many of them are NaN.
+
+    Shapes: score [T,N], visible [T] -> ids [T,S], nans [T]; ids are moved up by `offset`.
+    A NaN comes last, after minus infinity, instead of being refused: `nans` says that it is there.
+    """
+    count = np.clip(visible, 0, score.shape[1])
+    nans = np.isnan(score) & (np.arange(score.shape[1]) < count[:, None])
+    ids = np.full((len(score), S), -1)
+    for t, n in enumerate(count):
+        order = top_k(np.where(nans[t, :n], -np.inf, score[t, :n]), int(n))
+        order = np.concatenate([order[~nans[t, order]], np.flatnonzero(nans[t])])[:S]
+        ids[t, : order.size] = order + offset
+    return {"ids": ids, "nans": nans.sum(axis=1)}
