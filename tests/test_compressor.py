@@ -165,6 +165,38 @@ def test_positions_on_the_device_give_the_bytes_of_positions_at_the_call(
     assert not got[[0, 4]].any()
 
 
+def test_rejected_rows_leave_no_trace_in_a_ring(run: Run) -> None:
+    # A round wrote positions 30 .. 35; 30 and 31 were kept, 32 on came again with other rows.
+    kv, score, ape = rows(40, 6, 4)
+    wrong_kv, wrong_score, _ = rows(40, 6, 4, seed=1)
+    sizes = {"T": 6, "S": 14, "C": 4, "K": 3}
+    named = {"ring": 14, "overlap": 1, "ape": ape, "positions": np.arange(30, 36, dtype=np.int32)}
+
+    def held(*rounds: tuple[np.ndarray, range]) -> np.ndarray:
+        ring = np.full((14, 6), np.nan, np.float32)
+        for raw, written in rounds:
+            for position in written:
+                ring[position % 14] = raw[position]
+        return ring
+
+    plain = [held((raw, range(36))) for raw in (kv, score)]
+    expected = run("compressor_pool_at", **sizes, **named, kv=plain[0], score=plain[1]).y
+    again = [
+        held((raw, range(32)), (wrong, range(32, 36)), (raw, range(32, 36)))
+        for raw, wrong in ((kv, wrong_kv), (score, wrong_score))
+    ]
+    got = run("compressor_pool_at", **sizes, **named, kv=again[0], score=again[1]).y
+    assert np.array_equal(got, expected)
+    # Position 31 ends a block that is the same while the rejected rows are still there.
+    early = [
+        held((raw, range(32)), (wrong, range(32, 36)))
+        for raw, wrong in ((kv, wrong_kv), (score, wrong_score))
+    ]
+    got = run("compressor_pool_at", **sizes, **named, kv=early[0], score=early[1]).y
+    assert np.array_equal(got[:2], expected[:2]) and expected[1].any()
+    assert not np.array_equal(got[5], expected[5])
+
+
 def test_a_row_of_minus_infinity_is_absent_whatever_it_holds(run: Run) -> None:
     kv, score, ape = rows(4, 5, 4)
     score[1], kv[1] = -np.inf, np.nan

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.testing import contract_tests, speed_tests
+from oracle.hadamard import sylvester
 from oracle.indexer import index_scores, indexer_score
 
 Run = Callable[..., SimpleNamespace]
@@ -142,6 +143,14 @@ def test_a_product_that_is_no_number_is_not_clamped_away(arm: str, run: Run) -> 
     keys[1, 2] = np.nan
     got = scores(run, arm, q, keys, np.ones((1, 2)))[0]
     assert np.isnan(got[1]) and got[[0, 2]].tolist() == [8, 8]
+
+
+def test_scores_survive_a_rotation_of_both_sides_and_not_of_one() -> None:
+    q, keys, weights = whole_numbers(2, 3, 8), whole_numbers(9, 8, seed=1), np.ones((2, 3))
+    turn = sylvester(8) / 8**0.5
+    plain = index_scores(q, keys, weights)
+    assert np.allclose(index_scores(q @ turn, keys @ turn, weights), plain, atol=1e-12)
+    assert not np.allclose(index_scores(q @ turn, keys, weights), plain, atol=1.0)
 
 
 @settings(deadline=None, max_examples=30, derandomize=True)
