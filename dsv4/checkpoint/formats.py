@@ -86,23 +86,27 @@ def format_of(dtype: str) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class WeightParts:
-    """Which stored tensors form one matrix, by suffix, and how many columns share a scale."""
+    """Which stored tensors form one matrix, by suffix, and how many columns share a scale.
+
+    A weight is a code times its scale (times the second scale), never divided by it.
+    """
 
     kind: str
-    codes: str
     scales: str
     group: int
     second: str = ""
 
+    def names(self, matrix: str) -> tuple[str, ...]:
+        """The tensors of a matrix such as "layers.0.attn.wq_a": codes, scales, second scale."""
+        found = (f"{matrix}.weight", f"{matrix}{self.scales}")
+        return (*found, f"{matrix}{self.second}") if self.second else found
 
-# A weight is a code times its scale (times the second scale), never divided by it.
-WEIGHTS: Final = {
-    w.kind: w
-    for w in (
-        WeightParts("fp8", ".weight", ".scale", 128),
-        WeightParts("mxfp4", ".weight", ".scale", 32),
-        WeightParts("nvfp4", ".weight", ".weight_scale", 16, ".weight_scale_2"),
-    )
+
+# By the stored type of the codes: it decides, whatever manifests say.
+WEIGHTS: Final[Mapping[str, WeightParts]] = {
+    "F8_E4M3": WeightParts("fp8", ".scale", 128),
+    "I8": WeightParts("mxfp4", ".scale", 32),
+    "U8": WeightParts("nvfp4", ".weight_scale", 16, ".weight_scale_2"),
 }
 
 

@@ -15,7 +15,7 @@ import oracle.config
 from dsv4.checkpoint.census import Census, open_artifact, take_census
 from dsv4.checkpoint.config import read_config
 from dsv4.checkpoint.expected import Entry, Layout, expected_tensors
-from dsv4.checkpoint.formats import is_redundant_copy, normalise
+from dsv4.checkpoint.formats import WEIGHTS, is_redundant_copy, normalise
 from dsv4.checkpoint.headers import StoredTensor
 from dsv4.checkpoint.mint import plan_mint
 from dsv4.checkpoint.published import LAYOUTS, published_config
@@ -146,6 +146,22 @@ def test_a_drafter_whose_experts_were_converted_too_passes() -> None:
     assert found.layout == layout
     # Six more tensors for each expert.
     assert len(entries) == len(plan.entries) + 6 * 8 * len(plan.config.blocks)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_codes_and_their_scales_are_found_together(layout: str) -> None:
+    entries = plan_mint("tiny", layout).entries
+    scaled: set[str] = set()
+    for name, entry in entries.items():
+        if name.endswith(".weight") and entry.dtype in WEIGHTS:
+            parts = WEIGHTS[entry.dtype].names(name.removesuffix(".weight"))
+            assert all(part in entries for part in parts), name
+            scaled.update(parts)
+    rest = {n for n, e in entries.items() if e.dtype not in ("BF16", "F32", "I64")} - scaled
+    assert rest == set()
+    assert {n for n in entries if n.endswith(("scale", "scale_2"))} - scaled == {
+        n for n in entries if n.endswith((".input_scale", "attn_scale", "ffn_scale", "head_scale"))
+    }
 
 
 @pytest.mark.parametrize(
