@@ -39,6 +39,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "lab.cli.model_diff:compare",
         "Compare a whole model with recorded outputs of another implementation.",
     ),
+    "compare": ("lab.cli.compare:compare", "Compare two records, revisions or files."),
+    "golden": ("lab.cli.golden:golden", "Check, review and accept the golden digests."),
     "replay": ("lab.cli.replay:replay", "Run a saved case again."),
     "sanitize": ("lab.cli.sanitize:sanitize", "Check kernels for wild accesses and races."),
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),

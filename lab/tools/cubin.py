@@ -1,0 +1,61 @@
+"""What a cubin holds, read from its ELF sections: code of each kernel, apart from debug tables.
+
+Two builds whose sources differ in comments or in line numbers have other debug tables and the same
+code; comparing whole files would call them different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+
+# Lines, names and notes of the compiler: they say where code came from, not what it does.
+_ABOUT = (".debug", ".nv_debug", ".rela.debug", ".rel.debug", ".shstrtab", ".strtab", ".symtab",
+          ".note", ".nv.callgraph", ".rel.nv.", ".nv.prototype", ".nv.compat")  # fmt: skip
+_HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NO_BITS = 8
+
+
+def sections(binary: bytes) -> dict[str, bytes]:
+    """Every named section; one that takes no room in the file is as many zero bytes."""
+    fields = _HEADER.unpack_from(binary)
+    table, entry_bytes, count, names_at = fields[5], fields[10], fields[11], fields[12]
+    rows = [_SECTION.unpack_from(binary, table + entry_bytes * i) for i in range(count)]
+    names = binary[rows[names_at][4] : rows[names_at][4] + rows[names_at][5]]
+    found: dict[str, bytes] = {}
+    for name_at, kind, _, _, offset, size, *_ in rows:
+        name = names[name_at : names.index(b"\0", name_at)].decode()
+        if name:
+            found[name] = bytes(size) if kind == _NO_BITS else binary[offset : offset + size]
+    return found
+
+
+def code(binary: bytes) -> dict[str, bytes]:
+    """The sections that decide what runs: instructions, constants, shared memory, attributes."""
+    return {k: v for k, v in sections(binary).items() if not k.startswith(_ABOUT)}
+
+
+def code_bytes(binary: bytes, symbol: str) -> int:
+    """The size of a kernel's instructions; 0 when the cubin has no such kernel."""
+    return len(sections(binary).get(f".text.{symbol}", b""))
+
+
+def code_digest(binary: bytes, symbol: str = "") -> str:
+    """A digest of the code sections, of one kernel or of the whole file."""
+    digest = hashlib.sha256()
+    for name, content in sorted(_of(code(binary), symbol).items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def differing(before: bytes, after: bytes, symbol: str = "") -> list[str]:
+    """The code sections that differ or are in one of the two only, sorted."""
+    a, b = _of(code(before), symbol), _of(code(after), symbol)
+    return sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+
+
+def _of(found: Mapping[str, bytes], symbol: str) -> dict[str, bytes]:
+    """The sections of one kernel, whose names end with it, or all."""
+    return {k: v for k, v in found.items() if not symbol or k.endswith(f".{symbol}")}

@@ -1,0 +1,45 @@
+"""The command line in a folder of its own, on kernel sources with one planted fault."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from dsv4.runtime.sources import cuda_root
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a command that finds this checkout from any folder."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **more}
+
+
+def lab(
+    folder: Path, *arguments: str, stdin: str | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in that folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "lab.cli", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        env=environment(**more),
+    )
+
+
+def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> str:
+    """A copy of the kernel sources with one edit; its path, for DSV4_CUDA_ROOT."""
+    copy = folder / name
+    if not copy.exists():
+        shutil.copytree(cuda_root(), copy)
+    source = copy / file
+    text = source.read_text()
+    assert text.count(old) >= 1, f"{old!r} is not in {file}"
+    source.write_text(text.replace(old, new, 1))
+    return str(copy)

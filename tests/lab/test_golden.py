@@ -1,0 +1,136 @@
+"""Golden digests: checked, pending until a person accepts, pruned; damaged files are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dsv4 import registry
+from dsv4.errors import SpecError
+from dsv4.runtime.hostdevice import HostDevice
+from lab.cases import cases
+from lab.record import golden
+from tests.lab.planted import environment, lab, planted
+
+TRUNCATES = ("cast.cu", "y[i] = f32_to_bf16(x[i]);",
+             "y[i] = (bf16)(__float_as_uint(x[i]) >> 16);")  # fmt: skip
+CHECK = ("golden", "check", "cast", "-c", "tail", "--backend", "host", "--folder", "goldens")
+
+
+def one_row() -> golden.Row:
+    """The golden of one case, run now."""
+    spec = registry.spec("cast_bf16")
+    work = [(spec, next(c for c in cases("cast_bf16") if c.name == "tail"))]
+    (finding,) = golden.check(work, Path("nowhere"), HostDevice(), 0)
+    assert finding.now is not None
+    return finding.now
+
+
+def test_a_case_without_a_golden_is_new_until_it_is_accepted(tmp_path: Path) -> None:
+    first = lab(tmp_path, *CHECK)
+    assert (first.returncode, "NEW" in first.stdout) == (5, True)
+    assert not (tmp_path / "goldens").exists()  # a check writes no golden
+    assert lab(tmp_path, "golden", "accept", "cast", "--folder", "goldens").returncode == 0
+    second = lab(tmp_path, *CHECK)
+    assert (second.returncode, "1 SAME" in second.stdout) == (0, True)
+
+
+def test_changed_bytes_fail_with_what_moved_and_cannot_be_accepted(tmp_path: Path) -> None:
+    lab(tmp_path, *CHECK)
+    lab(tmp_path, "golden", "accept", "--all", "--folder", "goldens")
+    before = (tmp_path / "goldens" / "cast.jsonl").read_text()
+    wrong = planted(tmp_path, *TRUNCATES)
+    done = lab(tmp_path, "--json", *CHECK, DSV4_CUDA_ROOT=wrong)
+    assert done.returncode == 5
+    document = json.loads(done.stdout)
+    assert document["summary"]["FAIL"] == 1
+    assert "257/257 -> 123/257" in document["findings"][0]["why"]
+    refused = lab(tmp_path, "golden", "accept", "--all", "--folder", "goldens")
+    assert refused.returncode == 2
+    assert "holds its contract" in refused.stderr
+    assert (tmp_path / "goldens" / "cast.jsonl").read_text() == before
+
+
+def test_portable_kernels_have_one_golden_for_every_machine() -> None:
+    assert (one_row()["arch"], one_row()["compiler"]) == ("any", "any")
+
+
+def test_the_error_may_not_grow_by_a_quarter_on_the_same_bytes() -> None:
+    row = one_row()
+    old = json.loads(json.dumps(row))
+    old["outputs"]["y"]["rel_l2"] = row["outputs"]["y"]["rel_l2"] / 1.3
+    assert "rel-l2 grew" in golden._moved(old, row)
+    assert golden._moved(row, row) == ""
+
+
+def test_a_golden_whose_case_is_gone_is_missing_and_pruned(tmp_path: Path) -> None:
+    row = {**one_row(), "case": "gone"}
+    golden.write(tmp_path / "cast.jsonl", [row, one_row()])
+    spec = registry.spec("cast_bf16")
+    (finding,) = golden.missing([spec], tmp_path)
+    assert (finding.verdict, finding.label) == ("MISSING", "gone-N=257")
+    gone = golden.prune(tmp_path, registry.match(()))
+    assert [r["case"] for r in gone] == ["gone"]
+    assert [r["case"] for r in golden.read(tmp_path / "cast.jsonl").values()] == ["tail"]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"schema": 1}', '{"schema": 9}'])
+def test_a_damaged_golden_names_file_and_line(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "cast.jsonl"
+    file.write_text(f"\n{line}\n")
+    with pytest.raises(SpecError, match=r"cast.jsonl:2 is no golden"):
+        golden.read(file)
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "cast.jsonl"
+    golden.write(file, [one_row()])
+    before = file.read_text()
+    with pytest.raises(TypeError):
+        golden.write(file, [{**one_row(), "outputs": object()}])
+    assert file.read_text() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["cast.jsonl"]
+
+
+def test_review_shows_both_histograms_and_takes_single_keys_on_a_terminal(tmp_path: Path) -> None:
+    lab(tmp_path, "golden", "check", "cast", "-c", "tail,special", "--backend", "host",
+        "--folder", "goldens")  # fmt: skip
+    reader, writer = pty.openpty()
+    command = [sys.executable, "-m", "lab.cli", "golden", "review", "--folder", "goldens"]
+    process = subprocess.Popen(
+        command, stdin=writer, stdout=writer, stderr=writer, cwd=tmp_path, env=environment()
+    )
+    os.close(writer)
+    shown = ""
+    for key in ("a", "r"):
+        shown += read_until(reader, "[q]uit?")
+        os.write(reader, key.encode())
+    shown += read_until(reader, "of 2 pending")
+    assert process.wait(30) == 0
+    assert "before" in shown and "after" in shown and "####" in shown
+    assert "1 accepted, 1 rejected" in shown
+    assert len(golden.read(tmp_path / "goldens" / "cast.jsonl")) == 1
+    assert not (tmp_path / golden.PENDING).exists()
+
+
+def read_until(reader: int, words: str, limit_s: float = 60.0) -> str:
+    """What a terminal shows up to these words."""
+    shown, end = "", time.monotonic() + limit_s
+    while words not in shown:
+        assert time.monotonic() < end, f"{words!r} never came after {shown!r}"
+        ready, _, _ = select.select([reader], [], [], 1.0)
+        if ready:
+            try:
+                shown += os.read(reader, 4096).decode(errors="replace")
+            except OSError:  # the other end closed
+                break
+    assert words in shown, shown
+    return shown
