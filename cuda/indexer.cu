@@ -86,7 +86,7 @@ __device__ __forceinline__ void score_keys(const float* q, const float* keys, co
             cp_async_commit();
             cp_async_wait<0>();
             __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
             for (int c = 0; c < COLUMNS; c += 4) {
                 float4 a[2];
 #pragma unroll

@@ -92,7 +92,7 @@ def plainly(
 
 
 @arms
-def test_known_output(arm: str, run: Run) -> None:
+def test_one_head_over_three_rows_gives_the_known_output(arm: str, run: Run) -> None:
     q, sink, listed = np.array([[[1, 0.5]]]), np.array([0.3]), np.array([[0, 1, 2]])
     value = sink_attention(q, KNOWN_ROWS, listed, sink, scale=2**-0.5)[0, 0]
     assert np.abs(value - KNOWN_OUTPUT).max() < 5e-10

@@ -16,7 +16,7 @@ from dsv4.spec import (
     kernel,
 )
 
-_IDS = Exact(because="integers")
+_IDS = Exact(because="integer arithmetic rounds nothing")
 _REQUIRES = (
     Require("window >= 1", because="a query always sees itself"),
     Require("S >= window", because="the list must hold the window; the blocks come after it"),

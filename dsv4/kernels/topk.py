@@ -47,7 +47,7 @@ topk = kernel(
     geometry=lambda s: Geometry(s.T, _threads(s)),
     writes=dict(ids=Tile(x=("T", 1)), nans=Tile(x=("T", 1))),
     contract=dict(
-        ids=Exact(because="integers; score, then index, is a total order"),
+        ids=Exact(because="score, then index, is a total order: there is one right list"),
         nans=Exact(because="an integer count"),
     ),
     work=lambda s: Work(read=4 * s.T * (s.N + 1), write=4 * s.T * (s.S + 1)),
