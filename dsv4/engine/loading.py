@@ -72,7 +72,9 @@ class Loader:
             bias=None if hashed else self.floats(f"{ffn}gate.bias"),
             table=self.stored(f"{ffn}gate.tid2eid") if hashed else None,
             experts=self.experts(at),
-            shared=SharedExpert(*(self.fp8(f"{ffn}shared_experts.{w}") for w in ("w1", "w2", "w3"))),
+            shared=SharedExpert(
+                *(self.fp8(f"{ffn}shared_experts.{w}") for w in ("w1", "w2", "w3"))
+            ),
         )
 
     def stored(self, name: str) -> Any:
@@ -101,9 +103,7 @@ class Loader:
             return DenseSlab(name, rows, columns, None, pair, quantised_input)
         bf16 = self.device.empty((rows, columns), BF16)
         inexact = self.device.to_device(np.zeros(1, np.int32))
-        dequant_fp8_block.prepare(
-            codes, powers, y=bf16, inexact=inexact, device=self.device
-        ).run()
+        dequant_fp8_block.prepare(codes, powers, y=bf16, inexact=inexact, device=self.device).run()
         self._demand_exact(name, inexact)
         return DenseSlab(name, rows, columns, bf16, None, quantised_input)
 
@@ -147,9 +147,7 @@ class Loader:
         nvfp4 = at in self.source.census.layout.nvfp4
 
         def bank(matrix: str) -> Fp4Bank:
-            names = [
-                f"{at}ffn.experts.{e}.{matrix}" for e in range(self.config.n_routed_experts)
-            ]
+            names = [f"{at}ffn.experts.{e}.{matrix}" for e in range(self.config.n_routed_experts)]
             if not nvfp4:
                 return Fp4Bank(self._bank(names, ".weight"), self._bank(names, ".scale"), None)
             codes, scales = self._bank(names, ".weight"), self._bank(names, ".weight_scale")

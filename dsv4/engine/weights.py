@@ -58,9 +58,7 @@ class DenseSlab:
                 "  cut at a multiple of it"
             )
         blocks = slice(first // BLOCK, (first + count) // BLOCK)
-        pair = Fp8Pair(
-            self.fp8.codes[rows], self.fp8.scale_bytes[blocks], self.fp8.scales[blocks]
-        )
+        pair = Fp8Pair(self.fp8.codes[rows], self.fp8.scale_bytes[blocks], self.fp8.scales[blocks])
         return DenseSlab(self.name, count, self.columns, None, pair, self.quantised_input)
 
 

@@ -1,0 +1,177 @@
+"""The attention sub-block on some rows: queries, cached rows, blocks, lists, and the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsv4.engine import hostmath
+from dsv4.engine.compress import extend, index_lanes
+from dsv4.engine.products import grouped_product, product, product_input
+from dsv4.engine.rows import Rows, Schedule
+from dsv4.engine.state import LayerCache
+from dsv4.engine.streams import norm
+from dsv4.engine.weights import IndexerWeights, LayerWeights
+from dsv4.kernels.act_quant import act_quant_fp8_inplace
+from dsv4.kernels.attention import (
+    CHUNK,
+    attention_sink,
+    attention_sink_f32,
+    attention_sink_join,
+    attention_sink_join_f32,
+    attention_sink_split,
+    attention_sink_split_f32,
+)
+from dsv4.kernels.index_lists import index_lists_window
+from dsv4.kernels.indexer import indexer_score, indexer_score_f32
+from dsv4.kernels.movement import movement_scatter
+from dsv4.kernels.rms_norm import rms_norm_head, rms_norm_head_f32
+from dsv4.kernels.rope import rope
+from dsv4.kernels.topk import topk
+from dsv4.spec import F32, F64, I32
+
+
+def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -> Any:
+    """out [T,D]: attention of the rows over their windows and blocks; the cache moves on.
+
+    The order inside is binding: rows are cached and blocks completed before anything is listed, so
+    a row sees itself and the block that it ends.
+    """
+    c, when = run.config, run.schedule(w.ratio, cache.ring, cache.raw)
+    table = run.stage.rope(w.ratio)
+    with run.phase("queries"):
+        given = product_input(run, "x", x)
+        latent = run.buffer("latent", c.q_lora_rank)
+        raw = product(run, w.wq_a, given, run.buffer("latent raw", c.q_lora_rank))
+        norm(run, raw, w.q_norm, latent)
+        compact = product_input(run, "latent", latent)
+        q = run.buffer("q", c.n_heads * c.head_dim)
+        product(run, w.wq_b, compact, q)
+        heads = q.reshape(run.rows, c.n_heads, c.head_dim)
+        kernel = rms_norm_head_f32 if run.arms.chains_f32 else rms_norm_head
+        run.tape.launch(kernel, heads, eps=c.norm_eps)
+        run.tape.launch(rope, heads, table, when.positions)
+        run.look("q", heads)
+    with run.phase("keys"):
+        run.look("kv", cache_rows(run, w, cache, given, when))
+    columns = c.window_size
+    if w.indexer is not None and cache.index is not None:
+        with run.phase("indexer"):
+            keys = cache.index_keys
+            extend(run, w.indexer.compressor, cache, cache.index, keys, x, when, index=True)
+            query = _index_queries(run, w.indexer, compact, table, when)
+    if w.compressor is not None and cache.main is not None:
+        with run.phase("compressor"):
+            extend(run, w.compressor, cache, cache.main, cache.kvc, x, when, index=False)
+        blocks = min(run.blocks_of(w.ratio), cache.cap)
+        columns += blocks if w.indexer is None else min(c.index_topk, blocks)
+    ids = run.workspace.rows_of("ids", run.rows, columns, fmt=I32)
+    open_tail = w.indexer is not None
+    with run.phase("lists"):
+        counts = _no_blocks(run) if open_tail else when.blocks
+        run.tape.launch(
+            index_lists_window, when.positions, counts, out=ids, window=c.window_size,
+            ring=cache.ring, base=cache.ring,
+        )  # fmt: skip
+        if w.indexer is not None and columns > c.window_size:
+            _choose(run, w.indexer, cache, x, given, query, when, ids[:, c.window_size :])
+    with run.phase("attention"):
+        o = run.buffer("o", c.n_heads, c.head_dim)
+        _attend(run, heads, cache.kvc, ids, w.sink, o)
+        run.look("o", o)
+        run.tape.launch(rope, o, table, when.positions, inverse=1)
+    with run.phase("output"):
+        grouped = run.buffer("grouped", c.o_groups * c.o_lora_rank)
+        grouped_product(run, w.wo_a, o.reshape(run.rows, -1), c.o_groups, grouped)
+        return product(run, w.wo_b, product_input(run, "grouped", grouped), out)
+
+
+def cache_rows(run: Rows, w: LayerWeights, cache: LayerCache, given: Any, when: Schedule) -> Any:
+    """The rows' keys and values [T,d], normalised, rotated, quantised, written into the ring."""
+    c = run.config
+    row = run.buffer("kv", c.head_dim)
+    norm(run, product(run, w.wkv, given, run.buffer("kv raw", c.head_dim)), w.kv_norm, row)
+    run.tape.launch(
+        rope, row.reshape(run.rows, 1, c.head_dim), run.stage.rope(w.ratio), when.positions
+    )
+    if not run.smooth:
+        lanes = c.head_dim - c.rope_head_dim
+        run.tape.launch(act_quant_fp8_inplace, row, prefix=lanes, group=64, **run.scalar_options())
+    run.tape.launch(movement_scatter, row, when.ring_rows, cache.kvc)
+    return row
+
+
+def _index_queries(run: Rows, w: IndexerWeights, compact: Any, table: Any, when: Schedule) -> Any:
+    c = run.config
+    q = run.buffer("index q", c.index_n_heads * c.index_head_dim)
+    product(run, w.wq_b, compact, q)
+    heads = q.reshape(run.rows, c.index_n_heads, c.index_head_dim)
+    run.tape.launch(rope, heads, table, when.positions)
+    index_lanes(run, heads.reshape(-1, c.index_head_dim))
+    return heads
+
+
+def _choose(
+    run: Rows,
+    w: IndexerWeights,
+    cache: LayerCache,
+    x: Any,
+    given: Any,
+    query: Any,
+    when: Schedule,
+    ids: Any,
+) -> None:
+    """The indexer's blocks into the tail of the lists."""
+    c, blocks = run.config, min(run.blocks_of(cache.ratio), cache.cap)
+    plain = given
+    if run.arms.dense_input_fp8:
+        plain = product_input(run, "x plain", x, quantised=False)
+    weights = run.buffer("index weights", c.index_n_heads)
+    product(run, w.weights_proj, plain, weights)
+    score = run.buffer("score", blocks)
+    run.tape.launch(
+        indexer_score_f32 if run.arms.chains_f32 else indexer_score,
+        query, cache.index_keys[:blocks], weights, when.blocks, out=score,
+        wscale=float(np.float32(c.index_head_dim**-0.5 * c.index_n_heads**-0.5)),
+    )  # fmt: skip
+    run.look("index_score", score)
+    if run.arms.decode_path.host_math:
+        device, places, offset = run.stage.device, int(ids.shape[1]), cache.ring
+
+        def select() -> None:
+            chosen = hostmath.select(
+                device.to_numpy(score), device.to_numpy(when.blocks), places, offset
+            )
+            ids[...] = device.to_device(chosen)
+
+        run.tape.call("host select", select)
+        return
+    nans = run.buffer("score nans", fmt=I32)
+    run.tape.launch(topk, score, when.blocks, ids=ids, nans=nans, offset=cache.ring)
+
+
+def _no_blocks(run: Rows) -> Any:
+    """Counts that leave the tail of a list open."""
+    key = "no blocks"
+    return run.workspace.filled(key, -1, run.workspace.rows, fmt=I32)[: run.rows]
+
+
+def _attend(run: Rows, q: Any, kv: Any, ids: Any, sink: Any, o: Any) -> None:
+    """Sink attention; a few rows are cut into chunks to fill the device, with the same bytes."""
+    c, single = run.config, run.arms.chains_f32
+    scale = c.head_dim**-0.5
+    if not run.few:
+        kernel = attention_sink_f32 if single else attention_sink
+        run.tape.launch(kernel, q, kv, ids, sink, out=o, scale=scale)
+        return
+    chunks, fmt = -(-int(ids.shape[1]) // CHUNK), F32 if single else F64
+    power = run.buffer("chunk power", chunks, c.n_heads, fmt=fmt)
+    total = run.buffer("chunk total", chunks, c.n_heads, fmt=fmt)
+    value = run.buffer("chunk value", chunks, c.n_heads, c.head_dim, fmt=fmt)
+    run.tape.launch(
+        attention_sink_split_f32 if single else attention_sink_split,
+        q, kv, ids, power=power, total=total, value=value, scale=scale,
+    )  # fmt: skip
+    join = attention_sink_join_f32 if single else attention_sink_join
+    run.tape.launch(join, power, total, value, sink, out=o)

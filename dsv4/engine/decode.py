@@ -1,0 +1,130 @@
+"""Steps of one to eight rows: prepared once for a state, then run at any position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsv4.engine.capture import Capture
+from dsv4.engine.prefill import bucket, eager_rows, run_piece
+from dsv4.engine.rows import Rows, look_at_nothing
+from dsv4.engine.state import DecodeState
+from dsv4.engine.tape import Tape
+from dsv4.engine.trunk import greedy, logits, run_trunk
+
+if TYPE_CHECKING:
+    from dsv4.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A step of some rows, bound: a tape for each stage, and the streams at the end."""
+
+    runs: tuple[Rows, ...]
+    streams: Any
+
+    def run(self) -> None:
+        """Send every launch of the trunk, stage by stage."""
+        for rows in self.runs:
+            rows.tape.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a step, bound, and where its result lies."""
+
+    tape: Tape
+    result: Any
+
+
+def step_logits(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarray:
+    """Logits [T,V] of the rows of checked ids at the state's position, which does not move."""
+    if not engine.arms.decode_path.on_device:
+        return np.concatenate([step_eagerly(engine, state, ids[:1], None)])
+    run_program(engine, state, ids)
+    head = head_of(engine, state, len(ids), "logits")
+    head.tape.run()
+    return np.asarray(engine.last.device.to_numpy(head.result))
+
+
+def step_greedy(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarray:
+    """The tokens [T] with the largest logits; on the device path only they come back."""
+    if not engine.arms.decode_path.on_device:
+        return np.asarray(np.argmax(step_logits(engine, state, ids), axis=1))
+    run_program(engine, state, ids)
+    head = head_of(engine, state, len(ids), "greedy")
+    head.tape.run()
+    return np.asarray(engine.last.device.to_numpy(head.result))
+
+
+def step_eagerly(
+    engine: Engine, state: DecodeState, ids: np.ndarray, capture: Capture | None
+) -> np.ndarray:
+    """Logits [T,V] by the operators of a prompt, through the library's products."""
+    runs = eager_rows(engine, ids, state.pos, library=True)
+    streams = run_piece(engine, state, runs, capture)
+    last = engine.last
+    assert last.exit is not None, "the last stage has the head"
+    return last.device.to_numpy(logits(runs[-1], last.exit, streams, last.head))
+
+
+def run_program(engine: Engine, state: DecodeState, ids: np.ndarray) -> Program:
+    """The step's program, after its launches were sent."""
+    program = program_of(engine, state, len(ids), bucket(state.pos + len(ids), engine.max_seq))
+    control = np.concatenate([np.array([state.pos], np.int32), ids])
+    for stage, array in zip(engine.stages, state.control, strict=True):
+        stage.device.write(array[: 1 + len(ids)], control)
+    program.run()
+    return program
+
+
+def program_of(engine: Engine, state: DecodeState, rows: int, bound: int) -> Program:
+    """The trunk of steps of that many rows below that position; bound on first use."""
+    key = ("trunk", rows, bound)
+    if key not in state.programs:
+        runs = tuple(
+            Rows(
+                config=engine.config,
+                arms=engine.arms,
+                stage=stage,
+                tape=Tape(stage.device, keep=True, profile=engine.arms.profile),
+                workspace=space,
+                rows=rows,
+                start=None,
+                bound=bound,
+                control=control,
+                library=engine.arms.device_gemm == "cublas",
+                schedules={},
+                look=look_at_nothing,
+            )
+            for stage, space, control in zip(
+                engine.stages, state.workspaces, state.control, strict=True
+            )
+        )
+        state.programs[key] = Program(runs, run_trunk(runs, state.caches))
+    program: Program = state.programs[key]
+    return program
+
+
+def head_of(engine: Engine, state: DecodeState, rows: int, kind: str) -> Head:
+    """The head of steps of that many rows, "logits" or "greedy"; bound on first use."""
+    key = (kind, rows)
+    if key not in state.programs:
+        program = program_of(engine, state, rows, bucket(state.pos + rows, engine.max_seq))
+        run, last = program.runs[-1], engine.last
+        tape = Tape(last.device, keep=True, profile=engine.arms.profile)
+        assert last.exit is not None, "the last stage has the head"
+        make = logits if kind == "logits" else greedy
+        state.programs[key] = Head(
+            tape, make(_on_tape(run, tape), last.exit, program.streams, last.head)
+        )
+    head: Head = state.programs[key]
+    return head
+
+
+def _on_tape(run: Rows, tape: Tape) -> Rows:
+    from dataclasses import replace
+
+    return replace(run, tape=tape)

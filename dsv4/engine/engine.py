@@ -1,0 +1,364 @@
+"""The engine: a model on its stages, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsv4.checkpoint.config import ModelConfig
+from dsv4.checkpoint.mint import MintPlan
+from dsv4.engine import decode, mtp, prefill
+from dsv4.engine.arms import VERIFY_ROWS, ActQuantVariant, Arms, resolve_arms
+from dsv4.engine.capture import Capture, ForwardOut
+from dsv4.engine.opening import DEFAULT_POSITIONS, open_model
+from dsv4.engine.placement import Placement
+from dsv4.engine.source import WeightSource, open_source
+from dsv4.engine.state import DecodeState, live_classes, new_control, new_layer_cache
+from dsv4.engine.tape import Workspace
+from dsv4.engine.weights import MtpWeights, Stage, size_bytes
+from dsv4.errors import Refusal, StateError
+from dsv4.runtime.device import Device, open_device
+
+
+@dataclass(frozen=True, slots=True)
+class VramRow:
+    """Memory of one stage: its device, bytes free and in all, and what the engine put there."""
+
+    stage: int
+    device: str
+    free_bytes: int
+    total_bytes: int
+    loaded_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """A loaded model. It holds no sequence: that is a `DecodeState`, and there may be several."""
+
+    source: WeightSource
+    arms: Arms
+    stages: tuple[Stage, ...]
+    placement: Placement
+    mtp: MtpWeights | None
+    max_seq: int
+    spaces: tuple[Workspace, ...] = ()
+    controls: tuple[Any, ...] = field(default=())
+
+    @classmethod
+    def load(
+        cls,
+        model: Path | str | MintPlan | WeightSource,
+        devices: Sequence[int | Device] = (0,),
+        *,
+        backend: str = "auto",
+        variant: ActQuantVariant | str | None = None,
+        max_seq: int | None = None,
+        arms: Arms | None = None,
+        progress: Callable[[int], None] = lambda size_bytes: None,
+        **switches: str | int | float | None,
+    ) -> Engine:
+        """The engine of a checkpoint folder or of a plan to mint, one stage for each device.
+
+        A device that comes twice holds two stages. switches override the environment as
+        `resolve_arms` says, unless `arms` are given. max_seq: the longest sequence.
+        Errors: Refusal naming what cannot be, before anything is uploaded where headers show it;
+        DeviceError for a device that is not there. Nothing stays loaded then.
+        """
+        if isinstance(variant, ActQuantVariant):
+            variant = variant.value
+        chosen = arms or resolve_arms(variant=variant, **switches)
+        source = open_source(model)
+        config = source.census.config
+        longest = _max_seq(config, max_seq, source.where)
+        opened = open_model(
+            source, open_devices(devices, backend), chosen, max_seq=longest, progress=progress
+        )
+        spaces = tuple(Workspace(s.device, chosen.prefill_chunk) for s in opened.stages)
+        controls = tuple(new_control(s.device, chosen.prefill_chunk) for s in opened.stages)
+        return cls(
+            source, chosen, opened.stages, opened.placement, opened.mtp, longest, spaces, controls
+        )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+        return self.source.census.config
+
+    @property
+    def layer_stage(self) -> tuple[int, ...]:
+        """The stage of every trunk layer."""
+        return self.placement.layer_stage
+
+    @property
+    def split_at(self) -> tuple[int, ...]:
+        """The first layers of the stages after the first."""
+        return self.placement.split_at
+
+    @property
+    def variant(self) -> ActQuantVariant:
+        """What the quantiser of key rows does."""
+        return self.arms.variant
+
+    @property
+    def last(self) -> Stage:
+        """The stage with the head."""
+        return self.stages[-1]
+
+    def vram_report(self) -> list[VramRow]:
+        """Memory of every stage now."""
+        rows = []
+        for s in self.stages:
+            free, total = s.device.memory_bytes()
+            rows.append(VramRow(s.index, s.device.name, free, total, s.loaded_bytes))
+        return rows
+
+    def forward(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        capture: Capture | None = None,
+        early_exit_after: int | None = None,
+    ) -> ForwardOut | None:
+        """The logits of the last position and the streams of all, without keeping a state.
+
+        early_exit_after: the layer after which the pass ends; then the result is None.
+        Errors: StateError for no ids, ids outside the vocabulary, too many, or no such layer.
+        """
+        if early_exit_after is not None and not 0 <= early_exit_after < self.config.n_layers:
+            raise StateError(
+                f"a forward pass was to end after layer {early_exit_after}\n"
+                f"  the trunk has layers 0..{self.config.n_layers - 1}\n"
+                f"  in {self.source.where}\n  give one of them"
+            )
+        state = self._new_state(0)
+        checked = self.check_ids(ids, 0, "a forward pass")
+        return prefill.prefill(
+            self, state, checked, keep_states=True, capture=capture, end_after=early_exit_after
+        )
+
+    def prefill_with_cache(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        state: DecodeState,
+        *,
+        keep_states: bool = False,
+        capture: Capture | None = None,
+    ) -> ForwardOut:
+        """The logits after a prompt, or after its next piece; the state moves on by its length.
+
+        keep_states: h_last holds the streams of all rows, not of the last one alone.
+        Errors: StateError as `forward`, for another engine's state, or one that a failed call left.
+        """
+        state.check(self, "a prefill")
+        checked = self.check_ids(ids, state.pos, "a prefill")
+        with self._poisoning(state):
+            out = prefill.prefill(self, state, checked, keep_states=keep_states, capture=capture)
+            assert out is not None, "a prompt runs through all layers"
+            return out
+
+    def trunk_logits_row(self, h: Any, s: int, row: int) -> np.ndarray:
+        """The trunk's logits [V] at one row of streams [s,M,D] on the last stage.
+
+        Errors: StateError for a row that is not there.
+        """
+        if not 0 <= row < s <= int(h.shape[0]):
+            raise StateError(
+                f"row {row} of {s} was asked for\n  the streams have {int(h.shape[0])} rows\n"
+                "  in Engine.trunk_logits_row\n  give a row below s"
+            )
+        return prefill.logits_of(self, h[row : row + 1])
+
+    def mtp_logits_last(
+        self, h_trunk: Any, ids: Sequence[int] | np.ndarray, capture: Capture | None = None
+    ) -> np.ndarray:
+        """The next-token block's logits [V] at the last row of streams [s,M,D] and s token ids.
+
+        Row i joins the streams of position i with the embedding of ids[i]: the same ids as the
+        trunk's for the recorded call, ids moved on by one to draft. The block's layer number is
+        the trunk's count of layers. Errors: StateError without a block, or for ids that do not fit.
+        """
+        if self.mtp is None:
+            raise StateError(
+                "logits of the next-token block were asked for\n  none is loaded\n"
+                f"  from {self.source.where}\n  open a release with mtp.0.e_proj"
+            )
+        checked = self.check_ids(ids, 0, "the next-token block")
+        if len(checked) != int(h_trunk.shape[0]):
+            raise StateError(
+                f"the next-token block was asked about {len(checked)} ids\n"
+                f"  the streams have {int(h_trunk.shape[0])} rows\n  in Engine.mtp_logits_last\n"
+                "  give one id for each row"
+            )
+        return mtp.logits_last(self, self.mtp, h_trunk, checked, capture)
+
+    def alloc_decode_state(self, rows: int | None = None) -> DecodeState:
+        """An empty sequence. rows: the most rows of one step; 1, or 8 with a drafter.
+
+        Errors: StateError for more rows than a step can have, DeviceError without memory.
+        """
+        wanted = rows or (1 if self.arms.drafter == "off" else VERIFY_ROWS)
+        if not 1 <= wanted <= VERIFY_ROWS:
+            raise StateError(
+                f"a state for steps of {wanted} rows was asked for\n"
+                f"  a step has 1 to {VERIFY_ROWS} rows\n  in Engine.alloc_decode_state\n"
+                "  ask for fewer; prompts are not limited by it"
+            )
+        return self._new_state(wanted)
+
+    def decode_step(self, tok: int, state: DecodeState) -> np.ndarray:
+        """The logits [V] after one more token; the state moves on by it.
+
+        Errors: StateError before a prefill, at the end of the capacity, for a token outside the
+        vocabulary, another engine's state, or one that a failed call left half-advanced.
+        """
+        with self._step(state, (tok,)) as ids:
+            logits: np.ndarray = decode.step_logits(self, state, ids)[0]
+        return logits
+
+    def decode_step_greedy(self, tok: int, state: DecodeState) -> int:
+        """The token with the largest logit after one more token, ties to the lowest."""
+        with self._step(state, (tok,)) as ids:
+            chosen = int(decode.step_greedy(self, state, ids)[0])
+        return chosen
+
+    def decode_step_probe(
+        self, tok: int, state: DecodeState
+    ) -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
+        """A step's logits, and arrays of every layer by name; on the legacy path only.
+
+        Names are layerN.x, .q, .kv, .o, .attn_out, .moe_out and .h3 (the streams after it).
+        """
+        if self.arms.decode_path.on_device:
+            raise StateError(
+                "a probed step was asked for\n  the device path keeps no intermediates\n"
+                "  in Engine.decode_step_probe\n  load with DSV4_DECODE_PATH=legacy"
+            )
+        capture = Capture()
+        with self._step(state, (tok,)) as ids:
+            logits = decode.step_eagerly(self, state, ids, capture)[0]
+        fields = (
+            ("x", capture.x_dbg), ("q", capture.q_dbg), ("kv", capture.kv_dbg),
+            ("o", capture.o_dbg), ("attn_out", capture.attn_out), ("moe_out", capture.moe_out),
+            ("h3", capture.layer_out),
+        )  # fmt: skip
+        named = [
+            (f"layer{n}.{name}", held[n])
+            for n in range(self.config.n_layers)
+            for name, held in fields
+        ]
+        return logits, named
+
+    def cache_classes(self, state: DecodeState) -> list[tuple[str, np.ndarray]]:
+        """Host copies of everything the layers remember of a sequence, by name, in layer order."""
+        state.check(self, "the contents of the caches")
+        found = []
+        for stage in self.stages:
+            for w in stage.layers:
+                cache = state.caches[w.layer]
+                found += live_classes(stage.device, self.config, w.layer, cache, state.pos)
+        return found
+
+    def check_ids(self, ids: Sequence[int] | np.ndarray, start: int, asked: str) -> np.ndarray:
+        """The ids as int32, once they fit. Errors: StateError."""
+        found = np.asarray(ids)
+        vocabulary = self.config.vocab_size
+        if found.ndim != 1 or not found.size or found.dtype.kind not in "iu":
+            raise StateError(
+                f"{asked} was asked for on ids of shape {list(found.shape)}, {found.dtype}\n"
+                "  it takes a list of at least one token id\n  in dsv4.engine\n"
+                "  give whole numbers"
+            )
+        if (bad := (found < 0) | (found >= vocabulary)).any():
+            place = int(np.argmax(bad))
+            raise StateError(
+                f"{asked} was asked for on token {int(found[place])}, at place {place}\n"
+                f"  the vocabulary is 0..{vocabulary - 1}\n  in {self.source.where}\n"
+                "  give ids of this model's tokenizer"
+            )
+        if start + found.size > self.max_seq:
+            raise StateError(
+                f"{asked} was asked for on {found.size} tokens from position {start}\n"
+                f"  the engine was loaded for {self.max_seq} positions\n  in dsv4.engine\n"
+                "  load it with a larger max_seq, or give fewer tokens"
+            )
+        return found.astype(np.int32)
+
+    @contextmanager
+    def _step(self, state: DecodeState, toks: Sequence[int]) -> Iterator[np.ndarray]:
+        """Checked ids of a step; afterwards the state has moved on, or is poisoned."""
+        state.check(self, "a step")
+        if state.pos == 0:
+            raise StateError(
+                "a step was asked for on an empty state\n  no prompt has been seen\n"
+                "  in dsv4.engine.decode\n  call prefill_with_cache first"
+            )
+        ids = self.check_ids(np.asarray(toks), state.pos, "a step")
+        with self._poisoning(state):
+            yield ids
+            state.pos += len(ids)
+
+    @contextmanager
+    def _poisoning(self, state: DecodeState) -> Iterator[None]:
+        """Nothing may use the state any more if what runs inside fails."""
+        state.poisoned = "interrupted"
+        try:
+            yield
+        except BaseException as error:
+            state.poisoned = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise
+        state.poisoned = ""
+
+    def _new_state(self, rows: int) -> DecodeState:
+        c = self.config
+        caches: list[Any] = []
+        for stage in self.stages:
+            for w in stage.layers:
+                caches.append(
+                    new_layer_cache(stage.device, c, w.ratio, self.max_seq, self.arms.prefill_chunk)
+                )
+        sizes = tuple(
+            sum(size_bytes(caches[w.layer]) for w in stage.layers) for stage in self.stages
+        )
+        return DecodeState(
+            engine=self,
+            caches=tuple(caches),
+            cache_bytes=sizes,
+            capacity=self.max_seq,
+            round_rows=rows,
+            workspaces=tuple(Workspace(s.device, rows) for s in self.stages if rows),
+            control=tuple(new_control(s.device, rows) for s in self.stages if rows),
+        )
+
+
+def open_devices(devices: Sequence[int | Device], backend: str) -> list[Device]:
+    """A device for each stage; the same index is the same device. Errors: DeviceError, Refusal."""
+    if not devices:
+        raise Refusal(
+            "a model was to be loaded on no devices\n  it has at least one stage\n"
+            "  in Engine.load\n  give devices=(0,)"
+        )
+    opened: dict[int, Device] = {}
+    found: list[Device] = []
+    for device in devices:
+        if isinstance(device, int):
+            if device not in opened:
+                opened[device] = open_device(backend, index=device)
+            found.append(opened[device])
+        else:
+            found.append(device)
+    return found
+
+
+def _max_seq(config: ModelConfig, asked: int | None, where: str) -> int:
+    if asked is None:
+        return min(config.usable_positions, DEFAULT_POSITIONS)
+    if not 1 <= asked <= config.usable_positions:
+        raise Refusal(
+            f"sequences of {asked} positions were asked for\n"
+            f"  the model has {config.usable_positions}\n  in {where}\n  give a smaller max_seq"
+        )
+    return asked

@@ -1,0 +1,125 @@
+"""Opens a model: arms, placement, room, then the weights stage by stage, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsv4.checkpoint.census import Census
+from dsv4.engine.arms import Arms
+from dsv4.engine.loading import Loader, rope_tables
+from dsv4.engine.placement import Placement, demand_room, plan_placement, rope_positions
+from dsv4.engine.source import WeightSource
+from dsv4.engine.weights import MtpWeights, Stage, size_bytes
+from dsv4.errors import DeviceError, Refusal
+from dsv4.runtime.device import Device
+
+DEFAULT_POSITIONS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The weights of a model on their stages."""
+
+    stages: tuple[Stage, ...]
+    placement: Placement
+    mtp: MtpWeights | None
+
+
+def open_model(
+    source: WeightSource,
+    devices: Sequence[Device],
+    arms: Arms,
+    *,
+    max_seq: int,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+) -> Opened:
+    """The model of a source on these devices, a stage each.
+
+    progress is called with the bytes of each part that has arrived.
+    Errors: Refusal before the first upload for everything that headers show, or naming a tensor
+    whose values cannot be; DeviceError when a device gives up. Nothing stays loaded then.
+    """
+    tail = tail_of(source.census, arms, source.where)
+    numbers = {id(d): n for n, d in enumerate(dict.fromkeys(devices))}
+    order = [numbers[id(d)] for d in devices]
+    placement = plan_placement(source.census, arms, devices=order, max_seq=max_seq, tail=tail)
+    free = {numbers[id(d)]: d.memory_bytes()[0] for d in devices}
+    demand_room(placement, free, source.where)
+    stages: list[Stage] = []
+    try:
+        tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))
+        mtp = None
+        for plan, device in zip(placement.stages, devices, strict=True):
+            stages.append(
+                _load_stage(source, arms, placement, plan.index, device, tables, progress)
+            )
+        if tail == "mtp":
+            loader = Loader(source, stages[-1].device, arms.dense_fp8)
+            mtp = loader.mtp()
+            stages[-1].loaded_bytes += size_bytes(mtp)
+        for device in devices:
+            device.synchronize()
+    except MemoryError as error:
+        stages.clear()
+        raise DeviceError(
+            f"{source.where} was being loaded\n  a device ran out of memory: {error}\n"
+            + "".join(f"  {line}\n" for line in placement.table(free).splitlines())
+            + "  everything was freed; use more devices or a smaller max_seq"
+        ) from error
+    except BaseException:
+        # The caller keeps no half of a model; arrays go with the last name for them.
+        stages.clear()
+        raise
+    return Opened(tuple(stages), placement, mtp)
+
+
+def tail_of(census: Census, arms: Arms, where: str) -> str:
+    """Which blocks behind the trunk are loaded: "off", "mtp" or "dspark".
+
+    A next-token block loads by itself where there is one; a drafter only on request.
+    Errors: Refusal when the arms ask for a tail that is not stored.
+    """
+    lineage = {"none": "off", "nextn": "mtp", "dspark": "dspark"}[census.layout.lineage]
+    if arms.drafter not in ("off", lineage):
+        raise Refusal(
+            f"DSV4_DRAFTER={arms.drafter} was asked for\n"
+            f"  {where} has {'no blocks behind its trunk' if lineage == 'off' else lineage}\n"
+            "  by its headers\n  unset DSV4_DRAFTER, or open another release"
+        )
+    if lineage == "mtp":
+        return "mtp"
+    return arms.drafter
+
+
+def _load_stage(
+    source: WeightSource,
+    arms: Arms,
+    placement: Placement,
+    index: int,
+    device: Device,
+    tables: tuple[Any, Any],
+    progress: Callable[[int], None],
+) -> Stage:
+    loader = Loader(source, device, arms.dense_fp8)
+    first, end = placement.stages[index].layers
+    last = index == len(placement.stages) - 1
+    embed = loader.stored("embed.weight") if index == 0 else None
+    layers = []
+    for number in range(first, end):
+        layers.append(loader.layer(number))
+        progress(size_bytes(layers[-1]))
+    stage = Stage(
+        index=index,
+        device=device,
+        layers=tuple(layers),
+        embed=embed,
+        head=loader.stored("head.weight") if last else None,
+        exit=loader.exit("") if last else None,
+        rope_plain=device.to_device(tables[0]),
+        rope_yarn=device.to_device(tables[1]),
+    )
+    parts = (stage.layers, stage.embed, stage.head, stage.exit, stage.rope_plain, stage.rope_yarn)
+    stage.loaded_bytes = size_bytes(parts)
+    return stage

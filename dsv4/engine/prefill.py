@@ -1,0 +1,110 @@
+"""A prompt through the layers, in pieces of a fixed number of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsv4.engine.capture import Capture, ForwardOut
+from dsv4.engine.rows import Rows, look_at_nothing
+from dsv4.engine.state import DecodeState
+from dsv4.engine.tape import Tape
+from dsv4.engine.trunk import logits, run_trunk
+from dsv4.spec import F32
+
+if TYPE_CHECKING:
+    from dsv4.engine.engine import Engine
+
+
+def prefill(
+    engine: Engine,
+    state: DecodeState,
+    ids: np.ndarray,
+    *,
+    keep_states: bool,
+    capture: Capture | None = None,
+    end_after: int | None = None,
+) -> ForwardOut | None:
+    """The result of checked ids at the state's position, which moves on; None if ended early."""
+    c, last = engine.config, engine.last
+    held = last.device.empty((len(ids) if keep_states else 1, c.hc_mult, c.dim), F32)
+    row = np.empty(0, np.float32)
+    for first in range(0, len(ids), engine.arms.prefill_chunk):
+        piece = ids[first : first + engine.arms.prefill_chunk]
+        runs = eager_rows(engine, piece, state.pos, library=engine.arms.prefill_gemm == "library")
+        streams = run_piece(engine, state, runs, capture, end_after)
+        state.pos += len(piece)
+        if streams is not None and keep_states:
+            held[first : first + len(piece)] = streams
+        if streams is not None and first + len(piece) == len(ids):
+            held[-1:] = streams[-1:]
+            assert last.exit is not None, "the last stage has the head"
+            made = logits(runs[-1], last.exit, streams[-1:], last.head)
+            row = last.device.to_numpy(made)[0]
+    if end_after is not None:
+        for stage in engine.stages:
+            stage.device.synchronize()
+        return None
+    return ForwardOut(row, held)
+
+
+def run_piece(
+    engine: Engine,
+    state: DecodeState,
+    runs: list[Rows],
+    capture: Capture | None,
+    end_after: int | None = None,
+) -> Any:
+    """The streams of some rows at once, or None when the pass was to end before."""
+    positions = state.pos + runs[0].rows
+
+    def after(run: Rows, layer: int, streams: Any) -> bool:
+        if capture is not None:
+            capture.keep_blocks(run, layer, state.caches[layer], positions)
+        return layer != end_after
+
+    if capture is None:
+        return run_trunk(runs, state.caches, after)
+    return run_trunk(runs, state.caches, after, capture.look)
+
+
+def eager_rows(engine: Engine, ids: np.ndarray, start: int, *, library: bool) -> list[Rows]:
+    """The rows of these ids as every stage sees them; launches run at once."""
+    runs = []
+    for stage, space, control in zip(engine.stages, engine.spaces, engine.controls, strict=True):
+        stage.device.write(control[:1], np.array([start], np.int32))
+        stage.device.write(control[1 : 1 + len(ids)], ids)
+        runs.append(
+            Rows(
+                config=engine.config,
+                arms=engine.arms,
+                stage=stage,
+                tape=Tape(stage.device, keep=False, profile=engine.arms.profile),
+                workspace=space,
+                rows=len(ids),
+                start=start,
+                bound=bucket(start + len(ids), engine.max_seq),
+                control=control,
+                library=library,
+                schedules={},
+                look=look_at_nothing,
+            )
+        )
+    return runs
+
+
+def bucket(end: int, max_seq: int) -> int:
+    """A bound of positions below `end` that takes few values: lists and scores get its size."""
+    size = 256
+    while size < end:
+        size *= 2
+    return min(size, max_seq)
+
+
+def logits_of(engine: Engine, streams: Any) -> np.ndarray:
+    """The trunk's logits [V] of one row of streams [1,M,D]."""
+    last = engine.last
+    assert last.exit is not None, "the last stage has the head"
+    run = eager_rows(engine, np.zeros(1, np.int32), 0, library=False)[-1]
+    return np.asarray(last.device.to_numpy(logits(run, last.exit, streams, last.head))[0])

@@ -1,0 +1,112 @@
+"""The residual streams around a sub-block, before a head, and at the model's entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsv4.engine import hostmath
+from dsv4.engine.products import island
+from dsv4.engine.rows import Rows
+from dsv4.engine.weights import ExitWeights, HyperWeights
+from dsv4.kernels.hyper import (
+    hyper_collapse,
+    hyper_head_gate,
+    hyper_norm_scale,
+    hyper_norm_scale_f32,
+    hyper_post,
+    hyper_pre,
+    hyper_pre_f32,
+)
+from dsv4.kernels.movement import movement_embed, movement_repeat
+from dsv4.kernels.rms_norm import rms_norm, rms_norm_f32
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """How a sub-block's output comes back into the streams: post [T,M], comb [T,M,M]."""
+
+    post: Any
+    comb: Any
+
+
+def norm(run: Rows, x: Any, gain: Any, out: Any) -> Any:
+    """Rows over their root mean square, times the gain; sums as the arms say."""
+    kernel = rms_norm_f32 if run.arms.chains_f32 else rms_norm
+    run.tape.launch(kernel, x, gain, out=out, eps=run.config.norm_eps)
+    return out
+
+
+def entry_streams(run: Rows, out: Any) -> Any:
+    """out [T,M,D]: every stream is the token's embedding."""
+    c, embedded = run.config, run.buffer("embedded", run.config.dim)
+    run.tape.launch(movement_embed, run.stage.embed, run.tokens, out=embedded)
+    run.tape.launch(movement_repeat, embedded, out=out)
+    assert out.shape[1:] == (c.hc_mult, c.dim)
+    return out
+
+
+def enter(run: Rows, hyper: HyperWeights, gain: Any, streams: Any) -> tuple[Any, Mixing]:
+    """(the sub-block's normalised input [T,D], how its output comes back)."""
+    c = run.config
+    mix = run.buffer("mix", c.mixing_rows)
+    pre, post = run.buffer("pre", c.hc_mult), run.buffer("post", c.hc_mult)
+    comb = run.buffer("comb", c.hc_mult, c.hc_mult)
+    y, x = run.buffer("collapsed", c.dim), run.buffer("x", c.dim)
+    island(run, streams.reshape(run.rows, -1), hyper.fn, mix)
+    if run.arms.decode_path.host_math:
+        _norm_scale(run, streams, mix)
+        device = run.stage.device
+
+        def split() -> None:
+            parts = hostmath.split_mixing(
+                *(device.to_numpy(a) for a in (mix, hyper.scale, hyper.base)),
+                streams=c.hc_mult, iterations=c.hc_sinkhorn_iters, eps=c.hc_eps,
+            )  # fmt: skip
+            for array, values in zip((pre, post, comb), parts, strict=True):
+                device.write(array, values)
+
+        run.tape.call("host split", split)
+        run.tape.launch(hyper_collapse, streams, pre, out=y)
+    else:
+        run.tape.launch(
+            hyper_pre_f32 if run.arms.chains_f32 else hyper_pre,
+            streams, mix, hyper.scale, hyper.base, pre=pre, post=post, comb=comb, y=y,
+            mix_eps=c.norm_eps, eps=c.hc_eps, iterations=c.hc_sinkhorn_iters,
+        )  # fmt: skip
+    return norm(run, y, gain, x), Mixing(post, comb)
+
+
+def leave(run: Rows, z: Any, streams: Any, mixing: Mixing, out: Any) -> Any:
+    """The next streams, from a sub-block's output and the streams that entered it."""
+    run.tape.launch(hyper_post, z, streams, mixing.post, mixing.comb, out=out)
+    return out
+
+
+def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
+    """out [T,D]: the streams collapsed and normalised for a head."""
+    c = run.config
+    mix, pre = run.buffer("exit mix", c.hc_mult), run.buffer("pre", c.hc_mult)
+    y = run.buffer("collapsed", c.dim)
+    island(run, streams.reshape(run.rows, -1), exit.hyper.fn, mix)
+    _norm_scale(run, streams, mix)
+    scale, base = exit.hyper.scale, exit.hyper.base
+    if run.arms.decode_path.host_math:
+        device = run.stage.device
+
+        def gate() -> None:
+            values = hostmath.head_gate(
+                *(device.to_numpy(a) for a in (mix, scale, base)), eps=c.hc_eps
+            )
+            device.write(pre, values)
+
+        run.tape.call("host head gate", gate)
+    else:
+        run.tape.launch(hyper_head_gate, mix, scale, base, out=pre, eps=c.hc_eps)
+    run.tape.launch(hyper_collapse, streams, pre, out=y)
+    return norm(run, y, exit.norm, out)
+
+
+def _norm_scale(run: Rows, streams: Any, mix: Any) -> None:
+    kernel = hyper_norm_scale_f32 if run.arms.chains_f32 else hyper_norm_scale
+    run.tape.launch(kernel, streams, mix, mix_eps=run.config.norm_eps)

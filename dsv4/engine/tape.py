@@ -1,0 +1,143 @@
+"""A sequence of launches, run at once or kept to be run many times."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsv4.engine import phases
+from dsv4.runtime.device import Device
+from dsv4.spec import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a step does. host: it looks at values on the host, so no graph can hold it.
+
+    size_bytes: what it must read and write at least, by its kernel's declaration.
+    """
+
+    name: str
+    phase: str
+    run: Callable[[], None]
+    host: bool
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Tape:
+    """Collects what the layers ask for.
+
+    keep: entries are kept and run by `run`; otherwise each runs when it is asked for, and nothing
+    is kept.
+    """
+
+    device: Device
+    keep: bool
+    profile: str = "off"
+    entries: list[Entry] = field(default_factory=list)
+    _phase: str = ""
+
+    def launch(self, kernel: Kernel, *arrays: Any, **named: Any) -> None:
+        """A kernel on these arrays. Errors: LaunchError when they do not fit."""
+        prepared = kernel.prepare(*arrays, device=self.device, **named)
+        size = kernel.spec.work(prepared.shape).size_bytes if self.keep else 0
+        self._take(kernel.spec.name, prepared.run, size_bytes=size)
+
+    def gemm(self, w: Any, x: Any, out: Any) -> None:
+        """The library's product out = x w^T."""
+        size = w.nbytes + x.nbytes + out.nbytes
+        self._take("gemm_bf16", lambda: self.device.gemm_bf16(w, x, out), size_bytes=size)
+
+    def receive(self, array: Any, source: Any, sender: Device) -> None:
+        """A copy from another device."""
+        run = lambda: self.device.receive(array, source, sender)  # noqa: E731
+        self._take("receive", run, size_bytes=2 * int(array.nbytes))
+
+    def call(self, name: str, run: Callable[[], None]) -> None:
+        """A function of the host, which may wait for the device."""
+        self._take(name, run, host=True)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is asked for inside belongs to this phase."""
+        before, self._phase = self._phase, name
+        try:
+            with phases.phase(name, self.device, profile="off" if self.keep else self.profile):
+                yield
+        finally:
+            self._phase = before
+
+    def run(self) -> None:
+        """Run what was kept, in order."""
+        if self.profile == "off":
+            for entry in self.entries:
+                entry.run()
+            return
+        begin = 0
+        while begin < len(self.entries):
+            name, end = self.entries[begin].phase, begin
+            with phases.phase(name or "step", self.device, profile=self.profile):
+                while end < len(self.entries) and self.entries[end].phase == name:
+                    self.entries[end].run()
+                    end += 1
+            begin = end
+
+    def _take(
+        self, name: str, run: Callable[[], None], *, host: bool = False, size_bytes: int = 0
+    ) -> None:
+        if self.keep:
+            self.entries.append(Entry(name, self._phase, run, host, size_bytes))
+        else:
+            run()
+
+
+@dataclass(slots=True)
+class Workspace:
+    """Buffers of up to `rows` rows by name, made when they are first asked for, then used again.
+
+    Layers ask for the same names, so they share buffers; nothing in one outlives a layer unless
+    its name says so.
+    """
+
+    device: Device
+    rows: int
+    buffers: dict[str, Any] = field(default_factory=dict)
+    siblings: dict[int, Workspace] = field(default_factory=dict)
+
+    def fixed(self, name: str, *shape: int, fmt: Any) -> Any:
+        """A buffer whose size does not depend on rows."""
+        key = f"{name} {fmt.name} {shape} fixed"
+        if key not in self.buffers:
+            self.buffers[key] = self.device.empty(shape, fmt)
+        return self.buffers[key]
+
+    def filled(self, name: str, value: int, *shape: int, fmt: Any) -> Any:
+        """A buffer like `fixed` that starts as one number, for kernels that leave it so."""
+        key = f"{name} {fmt.name} {shape} filled"
+        if key not in self.buffers:
+            self.buffers[key] = self.device.to_device(np.full(shape, value, fmt.storage))
+        return self.buffers[key]
+
+    def rows_of(self, name: str, rows: int, *shape: int, fmt: Any) -> Any:
+        """The first rows of a buffer [rows, *shape]."""
+        key = f"{name} {fmt.name} {shape}"
+        if key not in self.buffers:
+            self.buffers[key] = self.device.empty((self.rows, *shape), fmt)
+        return self.buffers[key][:rows]
+
+    def sibling(self, factor: int) -> Workspace:
+        """A workspace of its own with `factor` times the rows, made once."""
+        if factor not in self.siblings:
+            self.siblings[factor] = Workspace(self.device, self.rows * factor)
+        return self.siblings[factor]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all buffers."""
+        own = sum(int(b.nbytes) for b in self.buffers.values())
+        return own + sum(w.size_bytes for w in self.siblings.values())

@@ -1,0 +1,89 @@
+"""The whole trunk on some rows, through all stages, and the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsv4.engine.block import run_block
+from dsv4.engine.rows import Look, Rows, look_at_nothing
+from dsv4.engine.state import LayerCache
+from dsv4.engine.streams import entry_streams, exit_rows
+from dsv4.engine.weights import ExitWeights
+from dsv4.kernels.argmax import argmax
+from dsv4.kernels.lm_head import lm_head, lm_head_argmax, lm_head_f32
+from dsv4.spec import F32, I32, I64
+
+AfterLayer = Callable[[Rows, int, Any], bool]
+"""Called with the rows, a layer's number and the streams after it; False ends the pass."""
+
+
+def go_on(run: Rows, layer: int, streams: Any) -> bool:
+    """The follower that lets every layer run."""
+    return True
+
+
+LookOf = Callable[[Rows, int], Look]
+"""The look at the intermediates of a layer."""
+
+
+def run_trunk(
+    runs: Sequence[Rows],
+    caches: Sequence[LayerCache],
+    after: AfterLayer = go_on,
+    look_of: LookOf = lambda run, layer: look_at_nothing,
+) -> Any:
+    """The streams [T,M,D] after the last layer, on the last stage; None when `after` ended it.
+
+    runs: the same rows as each stage sees them.
+    """
+    streams: Any = None
+    for number, run in enumerate(runs):
+        c = run.config
+        own = run.buffer("streams", c.hc_mult, c.dim)
+        with run.phase("entry"):
+            if number == 0:
+                entry_streams(run, own)
+                look_of(run, -1)("embed_out", own)
+            else:
+                run.tape.receive(own, streams, runs[number - 1].stage.device)
+        streams = own
+        for w in run.stage.layers:
+            looking = replace(run, look=look_of(run, w.layer))
+            run_block(looking, w, caches[w.layer], streams)
+            if not after(run, w.layer, streams):
+                return None
+    return streams
+
+
+def head_input(run: Rows, exit: ExitWeights, streams: Any) -> tuple[Rows, Any]:
+    """(rows for the head, its input [T,D]) from streams of any number of rows."""
+    few = replace(run, rows=int(streams.shape[0]))
+    with run.phase("head"):
+        return few, exit_rows(few, exit, streams, few.buffer("head x", run.config.dim))
+
+
+def logits(run: Rows, exit: ExitWeights, streams: Any, head: Any) -> Any:
+    """Logits [T,V] of the streams [T,M,D]."""
+    few, x = head_input(run, exit, streams)
+    with run.phase("head"):
+        out = few.buffer("logits", run.config.vocab_size, fmt=F32)
+        run.tape.launch(lm_head_f32 if run.arms.dots_f32 else lm_head, x, head, out=out)
+    return out
+
+
+def greedy(run: Rows, exit: ExitWeights, streams: Any, head: Any) -> Any:
+    """The token [T] with the largest logit of every row, ties to the lowest."""
+    if not run.arms.dots_f32:
+        made = logits(run, exit, streams, head)
+        chosen = run.workspace.rows_of("chosen", int(streams.shape[0]), fmt=I32)
+        run.tape.launch(argmax, made, out=chosen)
+        return chosen
+    few, x = head_input(run, exit, streams)
+    chosen, best = few.buffer("chosen", fmt=I32), few.buffer("best logit", fmt=F32)
+    keys = run.workspace.filled("argmax keys", 0, run.workspace.rows, fmt=I64)[: few.rows]
+    ticket = run.workspace.filled("argmax ticket", 0, 1, fmt=I32)
+    with run.phase("head"):
+        run.tape.launch(lm_head_argmax, x, head, keys=keys, ticket=ticket, ids=chosen, logit=best)
+    return chosen
