@@ -116,3 +116,14 @@ def test_a_spec_digest_changes_with_the_promise_and_not_with_the_geometry() -> N
     spec = registry.spec("cast_bf16")
     assert spec_digest(replace(spec, geometry=lambda s: Geometry(1, 64))) == spec_digest(spec)
     assert spec_digest(replace(spec, contract={"y": Ulp(1.0, "looser")})) != spec_digest(spec)
+
+
+def test_an_axis_that_must_be_a_power_of_two_has_no_gap() -> None:
+    spec = registry.spec("hadamard")
+    assert not coverage.may_have_tail(spec, "K", {2, 64, 128})
+    assert coverage.may_have_tail(spec, "T", {2, 4})
+
+
+def test_no_kernel_has_a_gap() -> None:
+    found = {name: coverage.gaps(k.spec) for name, k in registry.kernels().items()}
+    assert not {name: g for name, g in found.items() if g}
