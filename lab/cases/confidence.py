@@ -1,6 +1,7 @@
 """Inputs for the confidence: sizes around a step, ids outside, sums that annihilate."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from dsv4.axes import Shape
 from dsv4.spec import Format
 from lab.cases import Case, cases_for
 from lab.cases.fills import alternating, extreme, ids, normal, one_huge, sprinkled, subnormal, wide
+from lab.weights import Checkpoint, bf16_matrix, weights_for
 
 _SPECIAL = sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0, 0.0], 0.005)
 
@@ -36,3 +38,15 @@ def confidence_cases() -> Iterator[Case]:
     yield Case("extreme", T=5, V=33, D=520, R=64, ids=ids("V"), x=extreme(), proj=normal(1e-3))
     yield Case("special", T=40, V=33, D=264, R=64, ids=ids("V"), x=_SPECIAL, w1=_SPECIAL)
     yield Case("vocabulary", T=5, V=129280, D=4096, R=256, ids=ids("V"), level="full")
+
+
+@weights_for("confidence")
+def _confidence_weights(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    if not name.endswith("confidence_head.proj.weight"):
+        return None
+    proj = bf16_matrix(checkpoint, name)
+    w1 = bf16_matrix(checkpoint, name.replace("confidence_head.proj", "markov_head.markov_w1"))
+    if proj is None or w1 is None:
+        return None
+    V, R = w1.shape
+    return dict(T=5, V=V, D=proj.size - R, R=R, w1=w1, proj=proj.reshape(-1), ids=ids("V"))

@@ -18,6 +18,7 @@ from lab.cases.fills import (
     values,
     wide,
 )
+from lab.weights import Checkpoint, bf16_matrix, weights_for
 
 _SPECIAL = sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0, 0.0], 0.01)
 
@@ -102,3 +103,9 @@ def lm_head_argmax_cases() -> Iterator[Case]:
 
 def _signed_zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.choice([0.0, -0.0], shape)
+
+
+@weights_for("lm_head", "lm_head_f32")
+def _head_weight(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    w = bf16_matrix(checkpoint, name) if name == "head.weight" else None
+    return None if w is None else dict(T=3, V=w.shape[0], D=w.shape[1], w=w)

@@ -1,6 +1,7 @@
 """Inputs for the Markov bias: ids at both ends and outside, logits that the bias cancels."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from dsv4.axes import Shape
 from dsv4.spec import Format
 from lab.cases import Case, cases_for
 from lab.cases.fills import alternating, ids, normal, one_huge, sprinkled, subnormal, wide
+from lab.weights import Checkpoint, bf16_matrix, weights_for
 
 _SPECIAL = sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0, 0.0], 0.01)
 _OUTSIDE = (-1, -(2**31), 2**31 - 1)
@@ -48,3 +50,14 @@ def markov_bias_cases() -> Iterator[Case]:
     yield Case("special weights", T=3, V=515, R=64, ids=ids("V"), w2=_SPECIAL)
     yield Case("vocabulary", T=1, V=129280, R=256, ids=ids("V"), level="full")
     yield Case("whole draft", T=5, V=129280, R=256, ids=ids("V"), level="full")
+
+
+@weights_for("markov_bias", "markov_bias_f32")
+def _markov_tables(checkpoint: Checkpoint, name: str) -> dict[str, Any] | None:
+    if not name.endswith("markov_w1.weight"):
+        return None
+    w1 = bf16_matrix(checkpoint, name)
+    w2 = bf16_matrix(checkpoint, name.replace("markov_w1", "markov_w2"))
+    if w1 is None or w2 is None:
+        return None
+    return dict(T=5, V=w1.shape[0], R=w1.shape[1], w1=w1, w2=w2, ids=ids("V"))
