@@ -26,6 +26,7 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps");
 
 constexpr int DIGIT_BITS = 11;
 constexpr int BINS = 1 << DIGIT_BITS;
+constexpr int AHEAD = 8;       // scores that a thread loads before it counts the first
 constexpr int PER_THREAD = 4;  // neighbouring scores that a thread collects in one step
 constexpr int STEP = THREADS * PER_THREAD;
 
@@ -70,15 +71,15 @@ __device__ __forceinline__ u32 last_key(const float* score, i32 count, i32 place
         const u32 at = shift < 0 ? 0 : shift;
         for (i32 i = threadIdx.x; i < BINS; i += THREADS) board.bins[i] = 0;
         __syncthreads();
-        for (i32 first = 0; first < count; first += STEP) {
-            u32 key[PER_THREAD];  // all loads before the first vote
+        for (i32 first = 0; first < count; first += AHEAD * THREADS) {
+            u32 key[AHEAD];
 #pragma unroll
-            for (int i = 0; i < PER_THREAD; ++i) {
+            for (int i = 0; i < AHEAD; ++i) {
                 const i32 n = first + i * THREADS + threadIdx.x;
                 key[i] = n < count ? key_of(score[n]) : 0u;
             }
 #pragma unroll
-            for (int i = 0; i < PER_THREAD; ++i) {
+            for (int i = 0; i < AHEAD; ++i) {
                 const bool has = first + i * THREADS + threadIdx.x < count;
                 count_digit(board.bins, has && (key[i] & mask) == prefix, (key[i] & ~mask) >> at);
             }
