@@ -160,6 +160,25 @@ class Engine:
             assert out is not None, "a prompt runs through all layers"
             return out
 
+    def run_layer(
+        self, layer: int, streams: np.ndarray, ids: Sequence[int] | np.ndarray
+    ) -> Capture:
+        """What one layer alone makes of streams [T,M,D] of positions 0.., with all intermediates.
+
+        Errors: StateError for no such layer, or for streams and ids that do not fit.
+        """
+        checked = self.check_ids(ids, 0, f"layer {layer}")
+        shape = (len(checked), self.config.hc_mult, self.config.dim)
+        if not 0 <= layer < self.config.n_layers or streams.shape != shape:
+            raise StateError(
+                f"layer {layer} was asked for on streams {list(streams.shape)}\n"
+                f"  there are layers 0..{self.config.n_layers - 1}, and ids for {list(shape)}\n"
+                "  in Engine.run_layer\n  give a layer of the trunk and a row for each id"
+            )
+        capture = Capture()
+        prefill.layer_of_streams(self, layer, streams, checked, capture)
+        return capture
+
     def trunk_logits_row(self, h: Any, s: int, row: int) -> np.ndarray:
         """The trunk's logits [V] at one row of streams [s,M,D] on the last stage.
 

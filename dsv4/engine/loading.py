@@ -28,7 +28,7 @@ from dsv4.errors import Refusal
 from dsv4.kernels.dequant import dequant_fp8_block, dequant_ue8m0
 from dsv4.rope_table import Yarn, rope_table
 from dsv4.runtime.device import Device
-from dsv4.spec import BF16, F32, I32
+from dsv4.spec import BF16, F32
 
 
 @dataclass(frozen=True, slots=True)

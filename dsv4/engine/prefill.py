@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsv4.engine.block import run_block
 from dsv4.engine.capture import Capture, ForwardOut
 from dsv4.engine.rows import Rows, look_at_nothing
-from dsv4.engine.state import DecodeState
+from dsv4.engine.state import DecodeState, new_layer_cache
 from dsv4.engine.tape import Tape
 from dsv4.engine.trunk import logits, run_trunk
 from dsv4.spec import F32
@@ -108,3 +110,24 @@ def logits_of(engine: Engine, streams: Any) -> np.ndarray:
     assert last.exit is not None, "the last stage has the head"
     run = eager_rows(engine, np.zeros(1, np.int32), 0, library=False)[-1]
     return np.asarray(last.device.to_numpy(logits(run, last.exit, streams, last.head))[0])
+
+
+def layer_of_streams(
+    engine: Engine, layer: int, streams: np.ndarray, ids: np.ndarray, capture: Capture
+) -> Any:
+    """The streams [T,M,D] after one layer alone, from given streams of positions 0..."""
+    stage = engine.stages[engine.layer_stage[layer]]
+    w = stage.layers[layer - stage.layers[0].layer]
+    chunk, c = engine.arms.prefill_chunk, engine.config
+    cache = new_layer_cache(stage.device, c, w.ratio, engine.max_seq, chunk)
+    rows = []
+    for first in range(0, len(ids), chunk):
+        piece = slice(first, first + chunk)
+        library = engine.arms.prefill_gemm == "library"
+        run = eager_rows(engine, ids[piece], first, library=library)[stage.index]
+        own = run.buffer("streams", c.hc_mult, c.dim)
+        stage.device.write(own, streams[piece].astype(np.float32))
+        run = replace(run, look=capture.look(run, layer))
+        rows.append(stage.device.to_numpy(run_block(run, w, cache, own)))
+        capture.keep_blocks(run, layer, cache, first + run.rows)
+    return np.concatenate(rows)

@@ -20,7 +20,7 @@ from dsv4.kernels.island_dots import (
 )
 from dsv4.kernels.linear_bf16 import linear_bf16
 from dsv4.kernels.linear_fp8 import linear_fp8
-from dsv4.kernels.movement import movement_place, movement_take
+from dsv4.kernels.movement import movement_embed, movement_place, movement_take
 from dsv4.spec import BF16, I32
 
 
@@ -32,13 +32,14 @@ def product_input(run: Rows, name: str, x: Any, *, quantised: bool = True) -> An
     if run.smooth:
         return x
     width = int(x.shape[1])
-    if quantised and run.arms.dense_input_fp8:
-        copy = run.buffer("input codes", width)
-        run.tape.launch(movement_take, x, out=copy, offset=0)
-        run.tape.launch(act_quant_fp8_inplace, copy, prefix=width, group=128)
-        x = copy
     rounded = run.buffer(f"{name} bf16", width, fmt=BF16)
     run.tape.launch(cast_bf16, x.reshape(-1), out=rounded.reshape(-1))
+    if quantised and run.arms.dense_input_fp8:
+        # Codes are taken of bf16 numbers, and their values are bf16 numbers again.
+        wide = run.buffer("input codes", width)
+        run.tape.launch(movement_embed, rounded, run.workspace.counting()[: run.rows], out=wide)
+        run.tape.launch(act_quant_fp8_inplace, wide, prefix=width, group=128)
+        run.tape.launch(cast_bf16, wide.reshape(-1), out=rounded.reshape(-1))
     return rounded
 
 

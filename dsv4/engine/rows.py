@@ -16,7 +16,6 @@ from dsv4.engine.weights import Stage
 from dsv4.kernels.schedule import schedule
 from dsv4.spec import F32, I32, Format
 
-
 Look = Callable[[str, Any], None]
 """Called with the name of an intermediate and its array, which later work overwrites."""
 

@@ -130,6 +130,13 @@ class Workspace:
             self.buffers[key] = self.device.empty((self.rows, *shape), fmt)
         return self.buffers[key][:rows]
 
+    def counting(self) -> Any:
+        """The integers 0, 1, ... of all rows."""
+        key = "counting"
+        if key not in self.buffers:
+            self.buffers[key] = self.device.to_device(np.arange(self.rows, dtype=np.int32))
+        return self.buffers[key]
+
     def sibling(self, factor: int) -> Workspace:
         """A workspace of its own with `factor` times the rows, made once."""
         if factor not in self.siblings:
