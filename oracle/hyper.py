@@ -1,8 +1,21 @@
 """Hyper-connections: a token's M residual copies, mixed into each sub-block and back out."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+
+from oracle.bounded import Bounded
+from oracle.hyper_error import (
+    SUM_ROUNDINGS,
+    bounded,
+    inverse_root_error,
+    logits_error,
+    sigmoid_error,
+    sinkhorn_error,
+)
+
+Outputs = dict[str, np.ndarray | Bounded]
 
 
 class Mixing(NamedTuple):
@@ -83,3 +96,171 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + e^-x), element by element."""
     with np.errstate(over="ignore"):  # e^-x may be infinite, and 1 / infinity is the right 0
         return np.asarray(1.0 / (1.0 + np.exp(-x)))
+
+
+# ------------------------------------------------------------------ one function a kernel
+
+
+def hyper_norm_scale(x: np.ndarray, mix: np.ndarray, *, mix_eps: float) -> np.ndarray:
+    """mix over the root of the mean square of all of a token's lanes.
+
+    Shapes: x [T,M,D], mix [T,C] -> [T,C].
+    """
+    squares = (x * x).mean(axis=(1, 2))[:, None]
+    return np.asarray(mix / np.sqrt(squares + mix_eps))
+
+
+def hyper_norm_scale_f32(x: np.ndarray, mix: np.ndarray, *, mix_eps: float) -> Bounded:
+    """As `hyper_norm_scale`. Magnitude: |mix|, because every rounding scales it by 1 + u."""
+    value = hyper_norm_scale(x, mix, mix_eps=mix_eps)
+    return Bounded(value, np.abs(value))
+
+
+def hyper_split(
+    mix: np.ndarray, scale: np.ndarray, base: np.ndarray, *, eps: float, iterations: int, M: int
+) -> Outputs:
+    """The coefficients of scaled mixes.  Shapes: mix [T,(2+M)M] -> pre, post [T,M], comb [T,M,M].
+
+    Magnitude: first-order errors, see `oracle.hyper_error`.
+    """
+    return {**_split(mix, np.zeros_like(mix), scale, base, eps, iterations, M)}
+
+
+def hyper_head_gate(mix: np.ndarray, scale: np.ndarray, base: np.ndarray, *, eps: float) -> Bounded:
+    """The weights of `head_weights`.  Shapes: mix [T,M], scale [1], base [M] -> [T,M]."""
+    value = head_weights(mix, scale, base, eps=eps)
+    logits = mix * scale[0] + base
+    error = sigmoid_error(value - eps, logits_error(logits, np.zeros_like(mix), scale[0]))
+    return bounded(value, error + np.abs(value))
+
+
+def hyper_collapse(x: np.ndarray, pre: np.ndarray) -> Bounded:
+    """The sum of `collapse`; magnitude: the same of absolute values."""
+    return Bounded(collapse(x, pre), collapse(np.abs(x), np.abs(pre)))
+
+
+def hyper_post(z: np.ndarray, x: np.ndarray, post: np.ndarray, comb: np.ndarray) -> Bounded:
+    """The streams of `expand`; magnitude: the same of absolute values."""
+    return Bounded(expand(z, x, post, comb), expand(*map(np.abs, (z, x, post, comb))))
+
+
+def hyper_pre(
+    x: np.ndarray,
+    mix: np.ndarray,
+    scale: np.ndarray,
+    base: np.ndarray,
+    *,
+    mix_eps: float,
+    eps: float,
+    iterations: int,
+    roundings: float = 1.0,
+) -> Outputs:
+    """norm_scale, split and collapse.  Shapes: x [T,M,D], mix [T,C] -> pre, post, comb, y [T,D].
+
+    roundings: of a scaled mix; one when the norm is computed in double.
+    """
+    mix = hyper_norm_scale(x, mix, mix_eps=mix_eps)
+    m = x.shape[1]
+    split = _split(mix, roundings * np.abs(mix), scale, base, eps, iterations, m)
+    pre = split["pre"]
+    error = collapse(np.abs(x), pre.magnitude + m * pre.value)
+    return {**split, "y": bounded(collapse(x, pre.value), error)}
+
+
+hyper_pre_f32 = partial(hyper_pre, roundings=SUM_ROUNDINGS / 2 + 4.0)
+
+
+def hyper_post_pre_norm(
+    z: np.ndarray,
+    x: np.ndarray,
+    post: np.ndarray,
+    comb: np.ndarray,
+    fn: np.ndarray,
+    scale: np.ndarray,
+    base: np.ndarray,
+    gain: np.ndarray,
+    ticket: np.ndarray,
+    *,
+    mix_eps: float,
+    eps: float,
+    norm_eps: float,
+    iterations: int,
+    roundings: float = 1.0,
+) -> Outputs:
+    """The new streams, and the next sub-block's coefficients and normed input.
+
+    Shapes: z [T,D], x [T,M,D], post [T,M], comb [T,M,M], fn [C,MD], gain [D] -> x_next, pre,
+    post_next, comb_next, y [T,D], partial [T,C+1,MD/256] (sums of fn x and of squares, 256 lanes
+    each), ticket [T] (back at 0).
+    roundings: in a sum over all lanes; one when it is kept in double.
+    """
+    t, m, d = x.shape
+    state = expand(z, x, post, comb)
+    state_error = (m + 1) * expand(*map(np.abs, (z, x, post, comb)))
+
+    # What the sums over all lanes start from, and how far each term may be off.
+    lanes, off = state.reshape(t, 1, m * d), state_error.reshape(t, 1, m * d)
+    terms = np.concatenate([fn * lanes, lanes * lanes], axis=1)
+    terms_error = np.concatenate([np.abs(fn) * off, 2.0 * np.abs(lanes) * off], axis=1)
+    terms_error += roundings * np.abs(terms)
+    starts = np.arange(0, m * d, 256)
+    partial_sums = np.add.reduceat(terms, starts, axis=2)
+    partial_error = np.add.reduceat(terms_error, starts, axis=2)
+
+    sums, sums_error = terms.sum(axis=2), terms_error.sum(axis=2)
+    raw, squares = sums[:, :-1], sums[:, -1:]
+    inverse = 1.0 / np.sqrt(squares / (m * d) + mix_eps)
+    relative = inverse_root_error(squares, sums_error[:, -1:], m * d, mix_eps)
+    mix = raw * inverse
+    mix_error = (sums_error[:, :-1] + np.abs(raw)) * inverse + np.abs(mix) * (relative + 1.0)
+    split = _split(mix, mix_error, scale, base, eps, iterations, m)
+
+    pre = split["pre"]
+    y = collapse(state, pre.value)
+    y_error = collapse(np.abs(state), pre.magnitude + m * pre.value)
+    y_error += collapse(state_error, pre.value)
+    square = (y * y).sum(axis=1, keepdims=True)
+    square_error = (2.0 * np.abs(y) * y_error + roundings * y * y).sum(axis=1, keepdims=True)
+    inverse = 1.0 / np.sqrt(square / d + norm_eps)
+    relative = inverse_root_error(square, square_error, d, norm_eps)
+    normed = gain * (y * inverse)
+    normed_error = np.abs(gain) * inverse * y_error + np.abs(normed) * (relative + 2.0)
+    return {
+        "x_next": bounded(state, state_error),
+        "pre": pre,
+        "post_next": split["post"],
+        "comb_next": split["comb"],
+        "y": bounded(normed, normed_error),
+        "partial": bounded(partial_sums, partial_error),
+        "ticket": np.zeros_like(ticket),
+    }
+
+
+hyper_post_pre_norm_f32 = partial(hyper_post_pre_norm, roundings=SUM_ROUNDINGS)
+
+
+def _split(
+    mix: np.ndarray,
+    mix_error: np.ndarray,
+    scale: np.ndarray,
+    base: np.ndarray,
+    eps: float,
+    iterations: int,
+    m: int,
+) -> dict[str, Bounded]:
+    pre, post, comb = split_mixing(mix, scale, base, copies=m, iterations=iterations, eps=eps)
+    steps = scale.repeat([m, m, m * m])
+    logits = mix * steps + base
+    error = logits_error(logits, mix_error, steps)
+    matrix = (len(mix), m, m)
+    relative = sinkhorn_error(
+        logits[:, 2 * m :].reshape(matrix),
+        error[:, 2 * m :].reshape(matrix),
+        iterations=iterations,
+        eps=eps,
+    )
+    return {
+        "pre": bounded(pre, sigmoid_error(pre - eps, error[:, :m]) + np.abs(pre)),
+        "post": bounded(post, 2.0 * sigmoid_error(post / 2.0, error[:, m : 2 * m])),
+        "comb": bounded(comb, comb * relative),
+    }
