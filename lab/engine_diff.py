@@ -7,19 +7,29 @@ differ by whole steps; the median row shows whether the arithmetic is right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from dsv4.engine.arms import ActQuantVariant, Arms, ExpertArm
+from dsv4.engine.arms import ActQuantVariant, Arms, ExpertArm, resolve_arms
 from dsv4.engine.capture import Capture
 from dsv4.engine.engine import Engine
+from dsv4.errors import Refusal
+from lab.engine_run import SWITCHES
+from lab.recorded import read_recorded, refusing
+from lab.stored import RECORDED, Checkpoint
 from oracle.attention_block import attention
 from oracle.block import enter, leave
+from oracle.config import read_config
 from oracle.laws import LAWS, Law
 from oracle.moe_block import moe
-from oracle.trunk import Model, entry_state, trunk_logits
+from oracle.trunk import Model, build_model, entry_state, trunk_logits
+
+PART_BOUND = 1e-5
+"""Of the median row, relative L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,11 @@ class Part:
     largest: float
     worst_row: int
     same_rows: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the median row keeps to its bound; NaN does not."""
+        return self.median <= PART_BOUND
 
 
 def law_of(arms: Arms) -> Law:
@@ -100,3 +115,37 @@ def _part(name: str, got: np.ndarray, want: np.ndarray) -> Part:
         worst,
         float(np.mean(relative <= 1e-5)),
     )
+
+
+def engine_against_oracle(
+    folder: Path,
+    *,
+    law: str = "engine",
+    backend: str = "auto",
+    switches: Mapping[str, str | None] | None = None,
+    tokens: int = 48,
+) -> list[Part]:
+    """`engine_diff` of a checkpoint folder: on recorded ids where there are some, else on others.
+
+    Errors: Refusal for what cannot be opened, and for a law that the engine has no arms for.
+    """
+    if law not in SWITCHES:
+        raise Refusal(
+            f"the engine was asked for the law {law}\n  it has arms for {', '.join(SWITCHES)}\n"
+            "  in lab.engine_diff\n  choose one of these"
+        )
+    arms = resolve_arms(**{**SWITCHES[law], **(switches or {})})
+    if (folder / RECORDED).is_file():
+        recorded = read_recorded(folder)
+        config, tensors, ids = recorded.config, recorded.tensors, recorded.ids
+    else:
+        with refusing(folder):
+            content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config = read_config(content)
+        stored = Checkpoint(folder)
+        tensors = {name: (stored.dtype(name), stored.tensor(name).bits) for name in stored}
+        ids = np.random.default_rng(0).integers(0, config.vocab_size, tokens)
+    engine = Engine.load(folder, backend=backend, max_seq=len(ids), arms=arms)
+    with refusing(folder):
+        model = build_model(config, tensors, law_of(arms), len(ids))
+    return engine_diff(engine, model, ids)

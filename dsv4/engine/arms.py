@@ -177,7 +177,10 @@ def resolve_arms(
 
 
 def resolve_dense_arm(value: str | None, on_device: bool) -> bool:
-    """Whether decode reads FP8 matrices as stored. Errors: Refusal for unknown words, or on legacy."""
+    """Whether decode reads FP8 matrices as stored.
+
+    Errors: Refusal for unknown words, or for FP8 on the legacy path.
+    """
     if not value:
         return on_device
     _known("DSV4_DENSE_ARM", value)

@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from lab.cli import settings, text
+from lab.cli.arms import ARMS, switches
 from lab.cli.exit_codes import ExitCode
-from lab.model_diff import SUBJECTS, Check, Report, model_diff
+from lab.engine_diff import PART_BOUND, engine_against_oracle
+from lab.model_diff import AGAINST, SUBJECTS, Check, Report, model_diff
 from oracle.laws import LAWS
 
 
@@ -22,28 +24,82 @@ from oracle.laws import LAWS
 )
 @click.option(
     "--against",
-    type=click.Choice(["recorded"]),
+    type=click.Choice(AGAINST),
     default="recorded",
-    help="What it must agree with.",
+    help="What it must agree with: recorded outputs, or for the engine the float64 model on the"
+    " engine's own inputs.",
 )
 @click.option(
     "--law",
     type=click.Choice(list(LAWS)),
-    default="smooth",
-    help="Which roundings are on: bounds exist for smooth and ref.",
+    help="Which roundings are on: bounds exist for smooth and ref, and for the engine against the"
+    " float64 model.  [default: smooth against recorded outputs, engine against the float64 model]",
 )
-def compare(folder: Path, subject: str, against: str, law: str) -> None:
+@click.option(
+    "--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
+    help="Where the engine runs.",
+)  # fmt: skip
+@ARMS
+@click.option(
+    "--tokens", type=click.IntRange(1), default=48, show_default=True, metavar="N",
+    help="Rows against the float64 model where no ids are recorded.",
+)  # fmt: skip
+def compare(
+    folder: Path,
+    subject: str,
+    against: str,
+    law: str | None,
+    backend: str,
+    arms: tuple[str, ...],
+    tokens: int,
+) -> None:
     """Compare a model with the recorded outputs of a folder, layer by layer and step by step.
 
-    DIR holds config.json, weights and golden.safetensors.
+    DIR holds config.json, weights and golden.safetensors; against the float64 model any
+    checkpoint will do.
 
-    Example: dsv4-lab model-diff tests/data/tiny-s --law smooth
+    \b
+    Example:
+      dsv4-lab model-diff tests/data/tiny-s --law smooth
+      dsv4-lab model-diff tests/data/tiny-s --subject engine --against oracle
     """
-    report = model_diff(folder, subject=subject, law=law)
+    if against == "oracle":
+        if subject != "engine":
+            raise click.UsageError("--against oracle is for --subject engine")
+        _against_oracle(folder, law or "engine", backend, arms, tokens)
+        return
+    report = model_diff(
+        folder, subject=subject, law=law or "smooth", backend=backend, switches=switches(arms)
+    )
     if settings.current().json:
         text.emit_json("model-diff", **document(report))
     show(report)
     sys.exit(ExitCode.CONTRACT if report.broken else ExitCode.OK)
+
+
+def _against_oracle(
+    folder: Path, law: str, backend: str, arms: tuple[str, ...], tokens: int
+) -> None:
+    parts = engine_against_oracle(
+        folder, law=law, backend=backend, switches=switches(arms), tokens=tokens
+    )
+    broken = [p for p in parts if not p.passed]
+    if settings.current().json:
+        text.emit_json(
+            "model-diff", subject="engine", against="oracle", law=law,
+            parts=[{**asdict(p), "pass": p.passed} for p in parts],
+            summary={"pass": len(parts) - len(broken), "fail": len(broken)},
+        )  # fmt: skip
+    text.say(f"{folder}  engine against the float64 model on the engine's inputs, law {law}\n")
+    header = ("part", "rows", "median row", "largest row", "at", "rows the same %", "verdict")
+    rows = [
+        (p.name, p.rows, p.median, p.largest, p.worst_row, f"{100 * p.same_rows:.0f}",
+         text.verdict("PASS" if p.passed else "FAIL"))
+        for p in parts
+    ]  # fmt: skip
+    text.say(text.table(header, rows))
+    text.say(f"\n{len(parts)} parts, {len(broken)} with a median row above {PART_BOUND:g}")
+    sys.exit(ExitCode.CONTRACT if broken else ExitCode.OK)
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -1,0 +1,26 @@
+"""The engine's switches as an option of commands."""
+
+from __future__ import annotations
+
+import click
+
+from dsv4.errors import Refusal
+
+ARMS = click.option(
+    "--arm", "arms", multiple=True, metavar="NAME=VALUE",
+    help="Set a switch of the engine, as DSV4_NAME would: --arm dots_arm=f64.",
+)  # fmt: skip
+
+
+def switches(arms: tuple[str, ...]) -> dict[str, str | None]:
+    """The switches by name, as the engine takes them. Errors: Refusal for a word without =."""
+    found: dict[str, str | None] = {}
+    for arm in arms:
+        name, equals, value = arm.partition("=")
+        if not equals or not name or not value:
+            raise Refusal(
+                f"--arm {arm} was given\n  it is no NAME=VALUE\n  on the command line\n"
+                "  write it like --arm decode_path=legacy"
+            )
+        found[name.lower().removeprefix("dsv4_")] = value
+    return found
