@@ -54,6 +54,30 @@ _POOL: Mapping[str, Law] = {
     "ape": Law("K", "as the scores it is added to"),
 }
 
+_ANY: Mapping[str, Law] = {"scale": Law("", "every row's gates"), "base": Law("", "every row")}
+_HYPER_SCALE: Laws = ("tail", {"x": Law("T", _NORM), "mix": Law("T C", "stays in its element")})
+_HYPER_PRE: Laws = ("tail", {**_ANY, "x": Law("T", _NORM), "mix": Law("T", "its row's gates")})
+_HYPER_ALL: Laws = (
+    "tail",
+    {
+        **_ANY,
+        **{
+            name: Law("T", "its row, and all that follows it")
+            for name in ("z", "x", "post", "comb")
+        },
+        "fn": Law("", "the mixes of every row"),
+        "gain": Law("D", "scales its column"),
+    },
+)
+_INDEXER: Laws = (
+    "tail",
+    {
+        "q": Law("T", "a NaN product stays NaN, a negative infinity is clamped to 0"),
+        "keys": Law("N", "a NaN product stays NaN, a negative infinity is clamped to 0"),
+        "weights": Law("T", _ROW_DOT),
+    },
+)
+
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
 LAWS: Mapping[str, Laws] = {
     "act_quant_fp8_inplace": (
@@ -146,6 +170,30 @@ LAWS: Mapping[str, Laws] = {
     **dict.fromkeys(("attention_sink_join", "attention_sink_join_f32"), _JOIN),
     **dict.fromkeys(("lm_head", "lm_head_f32", "lm_head_argmax"), _HEADS),
     **dict.fromkeys(("markov_bias", "markov_bias_f32"), _MARKOV),
+    **dict.fromkeys(("hyper_norm_scale", "hyper_norm_scale_f32"), _HYPER_SCALE),
+    **dict.fromkeys(("hyper_pre", "hyper_pre_f32"), _HYPER_PRE),
+    **dict.fromkeys(("hyper_post_pre_norm", "hyper_post_pre_norm_f32"), _HYPER_ALL),
+    **dict.fromkeys(("indexer_score", "indexer_score_f32"), _INDEXER),
+    "hyper_split": ("streams-T=7-M=4", {**_ANY, "mix": Law("T", "its row's gates")}),
+    "hyper_head_gate": (
+        "tail",
+        {
+            "mix": Law("T M", "its own gate"),
+            "scale": Law("", "every gate"),
+            "base": Law("M", "its stream's gates"),
+        },
+    ),
+    "hyper_collapse": ("tail", {"x": Law("T D", _ADD), "pre": Law("T", "weighs its row")}),
+    "hyper_post": (
+        "tail",
+        {
+            "z": Law("T D", _ADD),
+            "x": Law("T D", _ADD),
+            "post": Law("T M", "weighs its stream"),
+            "comb": Law("T", "weighs one stream of its row"),
+        },
+    ),
+    "topk": ("tail", {"score": Law("T", "a NaN comes last and is counted; infinities compare")}),
     "compressor_pool": ("overlapping tail", _POOL),
     "compressor_pool_at": ("tail", _POOL),
     "confidence": (
