@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsv4.engine.arms import path_name
 from dsv4.engine.capture import Capture
 from dsv4.engine.prefill import bucket, eager_rows, run_piece
 from dsv4.engine.rows import Rows, look_at_nothing
 from dsv4.engine.state import DecodeState
 from dsv4.engine.tape import Tape
 from dsv4.engine.trunk import greedy, logits, run_trunk
+from dsv4.errors import Refusal
+from dsv4.runtime.device import Graph
 
 if TYPE_CHECKING:
     from dsv4.engine.engine import Engine
@@ -73,11 +76,38 @@ def step_eagerly(
 def run_program(engine: Engine, state: DecodeState, ids: np.ndarray) -> Program:
     """The step's program, after its launches were sent."""
     program = program_of(engine, state, len(ids), bucket(state.pos + len(ids), engine.max_seq))
+    write_control(engine, state, ids)
+    program.run()
+    return program
+
+
+def write_control(engine: Engine, state: DecodeState, ids: np.ndarray) -> None:
+    """Tell every stage the position of a step's first row and the tokens of its rows."""
     control = np.concatenate([np.array([state.pos], np.int32), ids])
     for stage, array in zip(engine.stages, state.control, strict=True):
         stage.device.write(array[: 1 + len(ids)], control)
-    program.run()
-    return program
+
+
+def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Graph:
+    """A graph of steps of that many rows as they are bound at the state's position.
+
+    Replaying it after `write_control` is the step, at any position that its bound covers.
+    Errors: Refusal for arms that look at values on the host, or stages on several devices.
+    """
+    devices = {id(stage.device) for stage in engine.stages}
+    if not engine.arms.capturable or len(devices) > 1:
+        raise Refusal(
+            f"a graph of a step was asked for on {len(devices)} devices,"
+            f" DSV4_DECODE_PATH={path_name(engine.arms.decode_path)}\n"
+            "  a graph holds launches of one device, and nothing that the host looks at\n"
+            "  in dsv4.engine.decode\n  use the device path with quantisers on, on one device"
+        )
+    program = program_of(engine, state, rows, bucket(state.pos + rows, engine.max_seq))
+    head = head_of(engine, state, rows, kind)
+    with engine.last.device.capture() as graph:
+        program.run()
+        head.tape.run()
+    return graph
 
 
 def program_of(engine: Engine, state: DecodeState, rows: int, bound: int) -> Program:
@@ -118,13 +148,7 @@ def head_of(engine: Engine, state: DecodeState, rows: int, kind: str) -> Head:
         assert last.exit is not None, "the last stage has the head"
         make = logits if kind == "logits" else greedy
         state.programs[key] = Head(
-            tape, make(_on_tape(run, tape), last.exit, program.streams, last.head)
+            tape, make(replace(run, tape=tape), last.exit, program.streams, last.head)
         )
     head: Head = state.programs[key]
     return head
-
-
-def _on_tape(run: Rows, tape: Tape) -> Rows:
-    from dataclasses import replace
-
-    return replace(run, tape=tape)
