@@ -41,6 +41,7 @@ class TwinPattern(click.ParamType):  # type: ignore[type-arg]  # generic since c
 @click.command("twin")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1, type=TwinPattern())
 @click.option("--all", "everything", is_flag=True, help="Every input, the model's sizes too.")
+@click.option("--list", "listing", is_flag=True, help="Say what each twin compares; run nothing.")
 @click.option(
     "--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto", help="Where to run."
 )
@@ -56,6 +57,7 @@ def twin(
     ctx: click.Context,
     patterns: tuple[str, ...],
     everything: bool,
+    listing: bool,
     backend: str,
     mode: str,
     no_record: bool,
@@ -70,6 +72,9 @@ def twin(
     """
     settings_now = settings.current()
     chosen = twins.match(patterns)
+    if listing:
+        _list(chosen)
+        return
     device = open_device(backend, index=settings_now.device, mode=mode, seed=settings_now.seed)
     recorder = Recorder(settings_now.store, device, enabled=not no_record)
     text.say(f"env  {summary_line(recorder.env)}  seed {settings_now.seed}\n")
@@ -110,25 +115,31 @@ def _code(result: TwinResult) -> int:
     return exit_codes.code_for_name(result.error_class)
 
 
+def _list(chosen: list[twins.Twin]) -> None:
+    if settings.current().json:
+        known = [
+            {"name": t.name, "left": t.left, "right": t.right, "kernels": t.kernels, "says": t.says}
+            for t in chosen
+        ]
+        text.emit_json("twin", twins=known)
+        return
+    text.say(text.table(("twin", "left", "right"), [(t.name, t.left, t.right) for t in chosen]))
+    for twin in chosen:
+        if twin.says:
+            text.say("\n" + "\n".join([twin.name, *(f"  {line}" for line in twin.says)]))
+
+
 def _print(results: list[TwinResult], run_id: int | None) -> None:
-    header = ("twin", "left", "right", "inputs", "bytes", "differing", "verdict")
-    rows = [
-        (r.name, r.left, r.right, r.trials, r.size_bytes, r.differing, text.verdict(r.verdict))
-        for r in results
-    ]
+    header = ("twin", "inputs", "bytes", "differing", "verdict")
+    rows = [(r.name, r.trials, r.size_bytes, r.differing, text.verdict(r.verdict)) for r in results]
     text.say(text.table(header, rows))
-    if settings.current().verbosity > 0:
-        known = twins.twins()
-        text.say("\nlaws")
-        for result in results:
-            text.say("\n".join(f"  {result.name}  {line}" for line in known[result.name].says))
     for result in results:
-        if result.first is not None:
-            text.say(f"\n{text.verdict(FAIL)}  {result.name}\n  {_sentence(result.first)}")
-        if result.error:
-            text.say(f"\n{text.verdict(result.verdict)}  {result.name}\n  {result.error}")
-        if result.verdict != PASS:
-            text.say(f"  rerun: dsv4-lab twin {result.name} --all")
+        if result.verdict == PASS:
+            continue
+        text.say(f"\n{text.verdict(result.verdict)}  {result.name}")
+        text.say(f"  left    {result.left}\n  right   {result.right}")
+        text.say(f"  {_sentence(result.first) if result.first else result.error}")
+        text.say(f"  rerun   dsv4-lab twin {result.name} --all --backend {result.backend}")
     failed = sum(r.verdict != PASS for r in results)
     record = f"  (record {run_id:04d})" if run_id is not None else ""
     text.say(f"\n{len(results)} twins, {len(results) - failed} pass, {failed} fail{record}")
@@ -139,5 +150,5 @@ def _sentence(first: Difference) -> str:
     return (
         f"first   input {first.trial!r}: {first.output} {where}   byte {first.byte}"
         f"   left {first.left_hex} ({first.left:.9g})   right {first.right_hex} ({first.right:.9g})"
-        f"\n  {first.differing} bytes differ in {first.output} there"
+        f"\n  {first.differing} bytes of {first.output} differ on that input"
     )

@@ -47,7 +47,7 @@ class Twin:
     name: what agreement shows. left, right: what each side runs, for people.
     kernels: every kernel that takes part; the first one's outputs name the axes and formats.
     run_left, run_right: the sides; both return the same outputs by name.
-    says: what is promised on the way, a sentence each, shown with -v.
+    says: what is promised beside equal bytes, a sentence each.
     """
 
     name: str
@@ -101,4 +101,4 @@ def _unknown(pattern: str, every: Sequence[Twin]) -> str:
     known = sorted({t.name for t in every} | {k for t in every for k in t.kernels})
     near = difflib.get_close_matches(pattern, known, n=3)
     hint = f"did you mean {', '.join(near)}?" if near else f"{len(every)} twins are declared"
-    return f"no twin matches {pattern!r}; {hint}\n  see them with: dsv4-lab twin --help"
+    return f"no twin matches {pattern!r}; {hint}\n  see them with: dsv4-lab twin --list"

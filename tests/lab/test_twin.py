@@ -302,10 +302,14 @@ def test_an_unknown_pattern_is_refused_with_near_names(tmp_path: Path) -> None:
     assert "rope_rows" in done.stderr
 
 
-def test_laws_are_told_with_v(tmp_path: Path) -> None:
-    done = lab(tmp_path, "twin", "canary_argmax", "-v", "--backend", "host", "--no-record")
+def test_a_list_says_what_is_compared_and_runs_nothing(tmp_path: Path) -> None:
+    done = lab(tmp_path, "twin", "argmax", "--list")
     assert done.returncode == 0, done.stderr
-    assert "NaN loses to every number" in done.stdout
+    for words in ("lm_head_f32, then argmax", "canary_argmax", "NaN loses to every number"):
+        assert words in done.stdout
+    assert not (tmp_path / ".lab").exists()
+    document = json.loads(lab(tmp_path, "--json", "twin", "rope_rows", "--list").stdout)
+    assert [t["name"] for t in document["twins"]] == ["rope_rows"]
 
 
 def test_patterns_are_twins_kernels_globs_and_prefixes() -> None:
