@@ -1,0 +1,1 @@
+"""Block drafters: DFlash, DSpark and DFlash2 checkpoints, their layers and their heads."""

@@ -1,0 +1,1 @@
+"""Models that a drafter can draft for, behind one protocol."""

@@ -1,0 +1,112 @@
+"""How many rows are verified (T18, T20-T23, refusals 10-13)."""
+
+import math
+
+import pytest
+
+from dsv4.speculation.switches import Switches
+from dsv4.speculation.window import (
+    WindowPolicy,
+    ladder_step,
+    parse_tau,
+    slot_window,
+    survival_window,
+    window_cap,
+)
+from tests.speculation.refusing import refuses
+
+LADDER = WindowPolicy()
+
+
+def raws(*p: float) -> list[float]:
+    return [math.log(x / (1 - x)) for x in p]
+
+
+FALLING = raws(0.9, 0.8, *[0.9] * 5)
+
+
+def tau(value: float) -> object:
+    return pytest.approx(value, rel=1e-7)
+
+
+def test_without_a_switch_the_checkpoint_decides() -> None:
+    resolve = WindowPolicy.resolve_value
+    assert resolve("", "", True, True) == WindowPolicy("confidence-slot", 0.5)
+    found = resolve("", "0.35", True, True)
+    assert (found.kind, found.tau) == ("confidence-slot", tau(0.35))
+    with refuses("tau-syntax"):
+        resolve("", "nan-ish", True, True)
+    assert resolve("", "nan-ish", True, False) == LADDER
+    assert resolve("", "", False, True) == LADDER
+    assert resolve("ladder", "", True, True) == LADDER
+    assert resolve("confidence", "0.35", True, False).tau == tau(0.35)
+    with refuses("window-adapt"):
+        resolve("confidence-slot", "", False, True)
+
+
+def test_the_product_of_probabilities_ends_the_window() -> None:
+    # 0.9, 0.72, 0.648, 0.5832, 0.52488, 0.47239
+    assert [survival_window(FALLING, t, 8) for t in (0.5, 0.7, 0.05)] == [6, 3, 8]
+
+
+def test_the_first_doubtful_slot_ends_the_window() -> None:
+    assert slot_window(FALLING, 0.5, 8) == 8
+    assert slot_window(raws(0.9, 0.9, 0.3, *[0.9] * 4), 0.5, 8) == 3
+    assert slot_window(FALLING, 0.95, 8) == 2
+
+
+@pytest.mark.parametrize("size", [survival_window, slot_window])
+def test_one_draft_always_rides_and_the_cap_holds(size) -> None:  # type: ignore[no-untyped-def]
+    assert size(raws(0.1, 0.1, 0.1), 0.5, 8) == 2
+    assert size(raws(*[0.99] * 7), 0.5, 5) == 5
+    assert size(raws(*[0.99] * 7), 0.5, 8) == 8
+    assert size([], 0.5, 8) == 2
+    assert size(raws(0.1), 0.5, 8, floor=1) == 1
+
+
+def test_the_switch_alone() -> None:
+    read = WindowPolicy.from_env_value
+    assert read("", "", True) == read("ladder", "", True) == read("ladder", "", False) == LADDER
+    assert read("confidence", "", True) == WindowPolicy("confidence", 0.5)
+    assert read("confidence", "0.35", True).tau == tau(0.35)
+    assert read("confidence-slot", "0.6", True).tau == tau(0.6)
+    for value in ("confidence", "confidence-slot"):
+        with refuses("window-adapt"):
+            read(value, "", False)
+    with refuses("window-unknown"):
+        read("static", "", True)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.1", "nan", "inf"])
+def test_a_threshold_lies_between_zero_and_one(text: str) -> None:
+    with refuses("tau-range"):
+        parse_tau(text)
+
+
+@pytest.mark.parametrize("text", [" 0.5", "0_5", "0.5 ", "half", "."])
+def test_a_threshold_is_a_plain_decimal(text: str) -> None:
+    with refuses("tau-syntax"):
+        parse_tau(text)
+
+
+def test_the_ladder_offers_one_more_than_was_accepted() -> None:
+    assert [ladder_step(m, 8) for m in (0, 1, 2, 5, 7)] == [3, 3, 4, 7, 8]
+    assert ladder_step(0, 2) == 2  # three would be more than the cap
+
+
+def test_the_cap_of_each_loop() -> None:
+    assert window_cap(None, 8, 16) == 8
+    assert window_cap(0, 8, 16) == 2
+    assert window_cap(99, 8, 7) == 7
+
+
+def test_a_number_that_is_none_leaves_the_window_to_the_loop() -> None:
+    assert Switches.from_env({"DSV4_DFLASH_VERIFY_T": "many"}).verify_t is None
+    assert Switches.from_env({"DSV4_DFLASH_VERIFY_T": "5"}).verify_t == 5
+
+
+def test_an_unknown_value_of_a_switch_is_refused_by_name() -> None:
+    with refuses("switch"):
+        Switches.from_env({"DSV4_DSPARK_CKPT": "maybe"})
+    with refuses("switch"):
+        Switches.from_env({"DSV4_DFLASH_FA": "1"})
