@@ -105,7 +105,7 @@ def test_tables_that_cannot_be_are_refused() -> None:
 # ---- the rotation --------------------------------------------------------------------------------
 
 
-def test_known_rotations(run: Run) -> None:
+def test_known_rotations_come_out_as_worked(run: Run) -> None:
     # Position 3, pair 1: (1, 0) turns by 3 * 0.7498942.
     x = np.zeros((1, 1, 64), np.float32)
     x[0, 0, 2] = 1.0

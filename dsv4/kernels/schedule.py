@@ -15,7 +15,7 @@ from dsv4.spec import (
     kernel,
 )
 
-_ROWS = Exact(because="integers")
+_ROWS = Exact(because="integers of a position, which nothing rounds")
 _LISTS = (
     "positions",
     "ring_rows",
