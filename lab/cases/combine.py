@@ -50,4 +50,4 @@ def combine_cases() -> Iterator[Case]:
     yield Case("many rows", T=65536 + 3, A=2, D=8, order=_slots, check=False)
     yield Case("decode", T=1, A=6, D=4096, order=_slots)
     yield Case("verify", T=6, A=6, D=4096, order=_slots)
-    yield Case("prefill", T=2048, A=6, D=4096, order=_slots, level="full")
+    yield Case("prefill", T=512, A=6, D=4096, order=_slots, level="full")

@@ -46,8 +46,8 @@ def dequant_fp8_block_cases() -> Iterator[Case]:
     yield Case("low end", N=128, K=256, codes=_every_code, scales=bytes_between(0, 4), inexact=0)
     yield Case("top end", N=9, K=640, codes=_every_code, scales=bytes_between(245, 256), inexact=0)
     yield Case("wkv", N=512, K=1024, inexact=0)
-    yield Case("wq_b", N=32768, K=1024, inexact=0, level="full")
-    yield Case("wo_b", N=4096, K=8192, inexact=0, level="full")
+    yield Case("indexer wq_b", N=8192, K=1024, inexact=0, level="full")
+    yield Case("shared down", N=4096, K=2048, inexact=0, level="full")
 
 
 @cases_for("dequant_mxfp4")

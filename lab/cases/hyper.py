@@ -85,7 +85,7 @@ def _norm_scale_shapes() -> Iterator[Case]:
     yield Case("decode", T=1, M=4, D=4096, C=24, mix_eps=_EPS)
     yield Case("verify", T=6, M=4, D=4096, C=24, mix_eps=_EPS)
     yield Case("many rows", T=65536 + 3, M=1, D=8, C=3, mix_eps=_EPS, level="full")
-    yield Case("prefill", T=2048, M=4, D=4096, C=24, mix_eps=_EPS, level="full")
+    yield Case("prefill", T=256, M=4, D=4096, C=24, mix_eps=_EPS, level="full")
 
 
 @cases_for("hyper_split")
@@ -145,7 +145,7 @@ def hyper_stream_cases() -> Iterator[Case]:
     yield Case("decode", T=1, M=4, D=4096)
     yield Case("verify", T=6, M=4, D=4096)
     yield Case("many rows", T=65536 + 3, M=4, D=8, check=False)
-    yield Case("prefill", T=2048, M=4, D=4096, level="full")
+    yield Case("prefill", T=256, M=4, D=4096, level="full")
 
 
 @cases_for("hyper_pre", "hyper_pre_f32")
@@ -163,7 +163,7 @@ def hyper_pre_cases() -> Iterator[Case]:
     yield Case("special", T=40, M=2, D=64, x=_SPECIAL, **_PRE)
     yield Case("decode", T=1, M=4, D=4096, **_PRE)
     yield Case("verify", T=6, M=4, D=4096, **_PRE)
-    yield Case("prefill", T=2048, M=4, D=4096, **_PRE, level="full")
+    yield Case("prefill", T=256, M=4, D=4096, **_PRE, level="full")
     yield Case("many rows", T=65536 + 3, M=1, D=8, iterations=1, **_PRE, level="full")
 
 
