@@ -43,17 +43,29 @@ def markov_chain(
     """Each slot's token given the one before it; ties go to the lowest id."""
     if "markov_head.markov_w1.weight" not in w:
         return Chain(np.argmax(logits, axis=1), logits, None)
-    w1, w2 = w["markov_head.markov_w1.weight"], w["markov_head.markov_w2.weight"]
     biased, tokens, stash = logits.copy(), [], []
-    state, previous = np.zeros(w1.shape[1]), anchor
+    state, previous = None, anchor
     for slot, h in enumerate(rows):
-        e = w1[previous]
-        inner, state = _bias_input(config.markov, w, e, h, state)
-        biased[slot] += w2 @ inner
+        bias, e, state = markov_step(config, w, previous, h, state)
+        biased[slot] += bias
         previous = int(np.argmax(biased[slot]))
         tokens.append(previous)
         stash.append(e)
     return Chain(np.array(tokens), biased, np.array(stash))
+
+
+def markov_step(
+    config: DraftConfig, w: Tensors, previous: int, h: Floats, state: Floats | None
+) -> tuple[Floats, Floats, Floats | None]:
+    """The bias [V] of one slot, the table row of the token before it, and the state after it.
+
+    state: of a recurrent bias, None before the first slot. Without a table the bias is 0.
+    """
+    if "markov_head.markov_w1.weight" not in w:
+        return np.zeros(1), np.zeros(0), None
+    e = w["markov_head.markov_w1.weight"][previous]
+    inner, state = _bias_input(config.markov, w, e, h, np.zeros_like(e) if state is None else state)
+    return w["markov_head.markov_w2.weight"] @ inner, e, state
 
 
 def _bias_input(

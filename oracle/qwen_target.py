@@ -47,7 +47,7 @@ class Cache:
     tap_sink: TapSink | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Snapshot:
     """What a rollback needs: the length, and copies of the states that cannot be cut."""
 
@@ -185,6 +185,26 @@ class QwenTarget:
         if want == "logits":
             return VerifyOut(None, logits, scans)
         return VerifyOut(np.argmax(logits, axis=1), None, scans)
+
+    def tap_buffer(self, rows: int, width: int) -> Floats:
+        """An array for taps."""
+        return np.zeros((rows, width))
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def state_bytes(self, cache: Cache) -> dict[str, bytes]:
+        """Position and recurrent states, for comparing two ways to the same place."""
+        found = {"pos": str(cache.pos).encode()}
+        found |= {f"conv.{i}": a.tobytes() for i, a in cache.conv.items()}
+        return found | {f"recurrent.{i}": a.tobytes() for i, a in cache.recurrent.items()}
+
+    def refresh_snapshot(self, cache: Cache, snap: Snapshot) -> None:
+        """The snapshot's arrays filled again from the cache."""
+        for kept, states in ((snap.conv, cache.conv), (snap.recurrent, cache.recurrent)):
+            for i, state in states.items():
+                kept[i][...] = state
+        snap.pos = cache.pos
 
     def snapshot(self, cache: Cache) -> Snapshot:
         """Copies of everything a rollback needs."""

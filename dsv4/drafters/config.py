@@ -115,7 +115,7 @@ def is_dspark_strategy(content: Mapping[str, Any]) -> bool:
 
 def read_draft_config(folder: Path) -> DraftConfig:
     """The configuration of a drafter's folder. Errors: Refusal naming the rule."""
-    return draft_config(read_json_object(folder / "config.json"))
+    return draft_config(read_json_object(folder / "config.json", "config-file"))
 
 
 def draft_config(content: Mapping[str, Any]) -> DraftConfig:
@@ -301,7 +301,7 @@ def _rotation(
         raise refuse(
             "contradiction",
             "rope_theta of config.json",
-            " and ".join(map(repr, sorted(places))),
+            " and ".join(sorted(map(repr, places))),
             "keep one of them",
         )
     if not places:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from dsv4.speculation.philox import host_u01
 from dsv4.speculation.refusals import refuse
+from dsv4.speculation.sampling import (
+    Counters,
+    Proposal,
+    RowsProposal,
+    Sampler,
+    SpecSampling,
+)
 
 
 def accept_prefix(candidates: Sequence[int], verified: Sequence[int]) -> int:
@@ -43,3 +52,47 @@ def rejection_len(
         if not float(u[j]) * float(q[j]) < float(target):
             return j
     return len(p)
+
+
+def accept_sampled(
+    logits: Any,
+    proposal: Proposal,
+    vt: int,
+    sampling: SpecSampling,
+    counters: Counters,
+    sampler: Sampler,
+) -> tuple[int, int]:
+    """How many drafts of a sampled round stay, and the token after them.
+
+    logits: the target's rows [vt,V]. All uniforms of the window are drawn whatever happens, so
+    that the streams do not depend on where a round ends.
+    """
+    judged = vt - 1
+    first = counters.uniforms(judged)
+    u = [host_u01(sampling.seed, (first + j) & 0xFFFFFFFF) for j in range(judged)]
+    drafts = proposal.tokens[:judged]
+    stats = sampler.stats(logits[:judged], sampling) if judged else None
+    accepted = 0
+    if judged:
+        p = sampler.gather(logits[:judged], stats, drafts, sampling.temp)
+        if isinstance(proposal, RowsProposal):
+            rows, own = proposal.logits[:judged], proposal.stats[:judged]
+            q = sampler.gather(rows, own, drafts, sampling.temp)
+        else:
+            q = proposal.q_chosen[:judged]
+        accepted = rejection_len(p, q, u)
+    row, event = logits[accepted : accepted + 1], counters.events()
+    if accepted == judged:
+        # This row was not among the judged ones: it has filters of its own.
+        return accepted, sampler.gumbel(row, sampler.stats(row, sampling), sampling, event)
+    at = slice(accepted, accepted + 1)
+    assert stats is not None
+    if isinstance(proposal, RowsProposal):
+        token = sampler.residual_dense(
+            row, stats[at], proposal.logits[at], proposal.stats[at], sampling, event
+        )
+    else:
+        token = sampler.residual_sparse(
+            row, stats[at], proposal.ids[accepted], proposal.q_rows[accepted], sampling, event
+        )
+    return accepted, token

@@ -41,7 +41,7 @@ def uniform(words: np.ndarray) -> np.ndarray:
 
 def open_uniform(words: np.ndarray) -> np.ndarray:
     """As `uniform`, but below 1, where a Gumbel value is finite."""
-    return np.minimum(uniform(words), LARGEST_BELOW_ONE)
+    return np.asarray(np.minimum(uniform(words), LARGEST_BELOW_ONE))
 
 
 def host_u01(seed: int, n: int) -> float:
@@ -51,7 +51,8 @@ def host_u01(seed: int, n: int) -> float:
 
 def host_uniforms(seed: int, first: int, count: int) -> np.ndarray:
     """That many uniform numbers of the host's stream, from the given one on, float32."""
-    return uniform(philox(seed, HOST, first + np.arange(count, dtype=np.int64))[0])
+    counters: np.ndarray = first + np.arange(count, dtype=np.int64)
+    return uniform(philox(seed, HOST, counters)[0])
 
 
 def gumbel_words(seed: int, event: int, count: int) -> np.ndarray:
