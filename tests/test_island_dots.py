@@ -12,6 +12,7 @@ from dsv4.kernels.island_dots import PART_STEPS
 from lab.testing import contract_tests, speed_tests
 from oracle import island_dots as oracle
 from oracle.formats import decode, encode
+from tests.float_orders import folded, fused
 
 Run = Callable[..., SimpleNamespace]
 
@@ -35,25 +36,6 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def weights(kernel: str, *shape: int, seed: int = 1) -> np.ndarray:
     values = normal(*shape, seed=seed)
     return values if kernel in F32_WEIGHTS else encode(values.astype(np.float64), "bf16")
-
-
-def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of float32, rounded once, from float64: the sum is rounded to odd first."""
-    product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
-    total = product + addend
-    back = total - product
-    lost = (product - (total - back)) + (addend - back)
-    bits = total.view(np.int64)
-    towards = np.where((lost > 0) == (total > 0), 1, -1)
-    odd = np.where((lost != 0) & (bits % 2 == 0), bits + towards, bits).view(np.float64)
-    return odd.astype(np.float32)
-
-
-def folded(lanes: np.ndarray) -> np.ndarray:
-    """The xor butterfly over the last axis, 32 wide."""
-    for width in (16, 8, 4, 2, 1):
-        lanes = lanes[..., :width] + lanes[..., width : 2 * width]
-    return lanes[..., 0]
 
 
 def in_kernel_order(x: np.ndarray, w: np.ndarray) -> np.ndarray:
