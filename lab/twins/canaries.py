@@ -145,7 +145,9 @@ def _split(
     if not seen.all():
         yield arg.name, np.where(seen, 0, outside).astype(outside.dtype)
     if seen.any():
-        yield f"{arg.name} in reach", np.where(seen, _kind(inside, arg), 0)
+        kinds = _kind(inside, arg)
+        kinds = np.minimum(kinds, 1) if p.law.coarse and arg.fmt.name in FORMATS else kinds
+        yield f"{arg.name} in reach", np.where(seen, kinds, 0)
 
 
 def _kind(bits: np.ndarray, arg: Arg) -> np.ndarray:

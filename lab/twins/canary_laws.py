@@ -12,10 +12,14 @@ from typing import NamedTuple
 
 
 class Law(NamedTuple):
-    """How far one planted element reaches, and what it does there."""
+    """How far one planted element reaches, and what it does there.
+
+    coarse: in reach only finite or not is promised, not which infinity or NaN.
+    """
 
     reach: str
     says: str
+    coarse: bool = False
 
 
 _COPY = "copied bit for bit"
@@ -77,6 +81,18 @@ _INDEXER: Laws = (
         "weights": Law("T", _ROW_DOT),
     },
 )
+
+_X_SCALE = "its row is not finite; a group is summed before it is scaled, so its sign may differ"
+_FP4: Mapping[str, Law] = {
+    "scales": Law("N", "a NaN scale makes its row NaN"),
+    "x": Law("T", _ROW_DOT),
+    "x_scales": Law("T", _X_SCALE, coarse=True),
+}
+_FP4_SLOTS: Mapping[str, Law] = {
+    "scales": Law("N", "every slot of its expert, in that row"),
+    "x": Law("", "every slot of its row"),
+    "x_scales": Law("", _X_SCALE, coarse=True),
+}
 
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
 LAWS: Mapping[str, Laws] = {
@@ -192,6 +208,13 @@ LAWS: Mapping[str, Laws] = {
             "post": Law("T M", "weighs its stream"),
             "comb": Law("T", "weighs one stream of its row"),
         },
+    ),
+    "linear_fp4_mx": ("tail", _FP4),
+    "linear_fp4_nv": ("tail", {**_FP4, "scale2": Law("", "scales every row")}),
+    "linear_fp4_mx_selected": ("tail", _FP4_SLOTS),
+    "linear_fp4_nv_selected": (
+        "tail",
+        {**_FP4_SLOTS, "scale2": Law("", "every slot of its expert")},
     ),
     "topk": ("tail", {"score": Law("T", "a NaN comes last and is counted; infinities compare")}),
     "compressor_pool": ("overlapping tail", _POOL),

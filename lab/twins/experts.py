@@ -1,4 +1,4 @@
-"""Experts: the ordered sum of a token's slots against one scatter-add an expert."""
+"""Experts: selected ones against one at a time, their ordered sum against one scatter-add each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,117 @@ import numpy as np
 from lab.cases.fills import wide
 from lab.twins import Inputs, Trial, Twin
 from lab.twins.bench import Bench, Outputs
-from lab.twins.contents import Rng, f32
+from lab.twins.contents import Rng, e4m3, f32, powers_of_two
+from lab.twins.rows import rows_alone
 
 Make = Callable[[Rng], dict[str, Any]]
+
+_KINDS = ("mx", "nv")
+_NAN = 0x7FFFFFFF  # what a slot without an expert gives
+
+
+# ------------------------------------------------------------------ FP4 products
+
+
+def _matrices(rng: Rng, kind: str, E: int, N: int, K: int) -> dict[str, np.ndarray]:
+    """Weights of E experts in one slab; neighbouring codes have scales far apart."""
+    codes = rng.integers(0, 256, (E, N, K // 2), dtype=np.uint8)
+    if kind == "mx":
+        return dict(codes=codes, scales=rng.integers(112, 128, (E, N, K // 32)).astype(np.uint8))
+    scale2 = (rng.uniform(1.0, 2.0, E) * 2.0**-12).astype(np.float32)
+    return dict(codes=codes, scales=e4m3(rng, (E, N, K // 16)), scale2=scale2)
+
+
+def _activations(rng: Rng, T: int, K: int) -> dict[str, np.ndarray]:
+    return dict(x=e4m3(rng, (T, K)), x_scales=powers_of_two(rng, (T, K // 128), -9, -2))
+
+
+def _one_matrix(kind: str) -> Callable[..., Make]:
+    def sized(T: int, N: int, K: int) -> Make:
+        def make(rng: Rng) -> dict[str, Any]:
+            slab = _matrices(rng, kind, 1, N, K)
+            weights = {n: w if n == "scale2" else w[0] for n, w in slab.items()}
+            return {**weights, **_activations(rng, T, K)}
+
+        return make
+
+    return sized
+
+
+def _rows(kind: str) -> tuple[Trial, ...]:
+    sized = _one_matrix(kind)
+    return (
+        *(Trial(f"T={t}", sized(t, 37, 1152)) for t in range(1, 9)),
+        Trial("more than eight rows", sized(19, 9, 640)),
+        Trial("tall", sized(3, 1027, 256)),
+        Trial("gate", sized(8, 2048, 4096), "full"),
+    )
+
+
+def _slots(kind: str, ids: list[int], *, E: int, N: int, K: int, group: int) -> Trial:
+    """Slots that take these experts, `group` of them to a row of x."""
+
+    def make(rng: Rng) -> dict[str, Any]:
+        return dict(
+            _matrices(rng, kind, E, N, K),
+            **_activations(rng, len(ids) // group, K),
+            ids=np.array(ids, np.int32),
+            group=group,
+        )
+
+    level = "full" if N * K >= 2**20 else "quick"
+    return Trial(f"E={E} N={N} K={K}, {len(ids)} slots by {group}", make, level)
+
+
+def _selections(kind: str) -> tuple[Trial, ...]:
+    return (
+        _slots(kind, [0], E=1, N=1, K=128, group=1),
+        _slots(kind, [4, 0, 3, 3, 4, 1], E=5, N=33, K=384, group=3),  # repeated across rows
+        _slots(kind, [2, 2, 2, 2], E=3, N=17, K=1152, group=1),
+        _slots(kind, [7, 6, 5, 4, 3, 2, 2, 3, 4, 5, 6, 7], E=8, N=70, K=640, group=6),
+        _slots(kind, [1, 0, 2, 1, 2, 0, 1, 0, 2, 1, 2, 0], E=3, N=131, K=256, group=1),
+        _slots(kind, [0, -1, 3, 2, 1, 2**31 - 1], E=3, N=21, K=256, group=2),  # two name nobody
+        _slots(kind, [15, 3, 8, 0, 9, 4], E=16, N=2048, K=4096, group=6),
+        _slots(kind, [15, 3, 8, 0, 9, 4], E=16, N=4096, K=2048, group=1),
+    )
+
+
+def _one_by_one_slot(kernel: str) -> Callable[[Bench, Inputs], Outputs]:
+    """Every slot's matrix cut out of the slab, for that slot's row of x alone."""
+
+    def run(bench: Bench, i: Inputs) -> Outputs:
+        E, N, _ = i["codes"].shape
+        slab = {name: bench.put(i[name]) for name in ("codes", "scales", "scale2") if name in i}
+        found = []
+        for slot, expert in enumerate(i["ids"].tolist()):
+            if not 0 <= expert < E:
+                found.append(np.full((1, N), _NAN, np.uint32).view(np.float32))
+                continue
+            own = {
+                n: w[expert : expert + 1] if n == "scale2" else w[expert] for n, w in slab.items()
+            }
+            row = slice(slot // i["group"], slot // i["group"] + 1)
+            x = {name: i[name][row] for name in ("x", "x_scales")}
+            found.append(bench.run(kernel, **own, **x)["y"])
+        return {"y": np.concatenate(found)}
+
+    return run
+
+
+def _selected_twin(kind: str) -> Twin:
+    kernel = f"linear_fp4_{kind}"
+    return Twin(
+        name=f"{kernel}_selected_as_single",
+        left=f"{kernel}_selected",
+        right=f"{kernel}, one slot a launch",
+        kernels=(f"{kernel}_selected", kernel),
+        trials=_selections(kind),
+        run_left=lambda bench, i: bench.run(f"{kernel}_selected", **i),
+        run_right=_one_by_one_slot(kernel),
+    )
+
+
+# ------------------------------------------------------------------ their sum
 
 
 def _selected(T: int, A: int, D: int, E: int, *, descending: bool = False) -> Make:
@@ -72,6 +180,8 @@ def _scattered_then_shared(bench: Bench, i: Inputs) -> Outputs:
 
 
 TWINS = (
+    *(rows_alone(f"linear_fp4_{kind}", axis="T", trials=_rows(kind)) for kind in _KINDS),
+    *(_selected_twin(kind) for kind in _KINDS),
     Twin(
         name="combine_as_scatter_add",
         left="combine",

@@ -42,6 +42,12 @@ MATRIX = {
         "island_dots_bf16_f32_rows", "lm_head_rows", "lm_head_f32_rows", "markov_bias_rows",
         "markov_bias_f32_rows", "confidence_rows",
     ],
+    "selected experts are single experts": [
+        "linear_fp4_mx_selected_as_single",
+        "linear_fp4_nv_selected_as_single",
+        "linear_fp4_mx_rows",
+        "linear_fp4_nv_rows",
+    ],
     "rows of w that share a block do not show": [
         "island_dots_rows_of_w", "island_dots_f32_rows_of_w", "island_dots_bf16_rows_of_w",
         "island_dots_bf16_f32_rows_of_w", "markov_bias_as_chain", "markov_bias_f32_as_chain",
