@@ -23,6 +23,7 @@ from lab.recorded import read_recorded, refusing
 from lab.stored import RECORDED, Checkpoint
 from oracle.attention_block import attention
 from oracle.block import enter, leave
+from oracle.cache import new_layer_cache
 from oracle.config import read_config
 from oracle.laws import LAWS, Law
 from oracle.moe_block import moe
@@ -91,6 +92,7 @@ def _layer_parts(
     x, mixing = enter(cond, block.attn_hyper, state)
     yield _part(f"{at}attn_norm", seen.x_dbg[layer], cond.norm(x, block.attn_norm))
     given = seen.x_dbg[layer].astype(np.float64)
+    yield from _blocks(model, seen, layer, given)
     yield _part(f"{at}attn", seen.attn_out[layer], attention(cond, block.attention, given))
     middle = leave(cond, seen.attn_out[layer].astype(np.float64), state, mixing)
     x, mixing = enter(cond, block.ffn_hyper, middle)
@@ -99,6 +101,21 @@ def _layer_parts(
     yield _part(f"{at}ffn", seen.moe_out[layer], moe(cond, block.moe, given, ids))
     after = leave(cond, seen.moe_out[layer].astype(np.float64), middle, mixing)
     yield _part(f"{at}streams", seen.layer_out[layer], after)
+
+
+def _blocks(model: Model, seen: Capture, layer: int, given: np.ndarray) -> Iterator[Part]:
+    """The compressed rows and index keys of all complete blocks."""
+    cond, a = model.conditions, model.weights.blocks[layer].attention
+    if not len(seen.compressor_kv.get(layer, ())):
+        return
+    cache = new_layer_cache(cond.config, a.ratio, len(given), cond.law.real)
+    for name, part, compressor, held in (
+        ("blocks", cache.compressed, a.compressor, seen.compressor_kv),
+        ("index_keys", cache.index, a.indexer and a.indexer.compressor, seen.indexer_kv),
+    ):
+        if part is not None and compressor is not None:
+            part.extend(cond, compressor, given, 0)
+            yield _part(f"layer{layer}.{name}", held[layer], part.store[: len(held[layer])])
 
 
 def _part(name: str, got: np.ndarray, want: np.ndarray) -> Part:
