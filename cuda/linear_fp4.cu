@@ -21,7 +21,7 @@
 // A code's bits moved into place are a float of value * 2^-126, as in common/convert.cuh. That factor
 // stays in through the group's sum and is taken out of it at once: every product is a multiple of
 // 2^-10, so in units of 2^-126 nothing falls below the smallest subnormal, and every rounding is the
-// same. On the CPU, where subnormals are slow, it is taken out of each code.
+// same. On the CPU, where subnormals are slow, it is taken out of each code unless FOLDED is 1.
 //
 // A warp walks WARP_ROWS rows of w at once and issues the loads of BATCH steps before it uses the
 // first. Rows past the end repeat the last one and are not stored. Rows of x and slots lie on the
@@ -30,7 +30,7 @@
 //
 // x_scales are at least 2^-22, as the quantiser makes them. A NaN code or scale makes its row NaN.
 //
-// Build constants: ROWS (rows of x in a block, 1..8), WARP_ROWS, BATCH.
+// Build constants: ROWS (rows of x in a block, 1..8), WARP_ROWS, BATCH; FOLDED if asked for.
 #include "common/convert.cuh"
 #include "common/copy.cuh"
 #include "common/reduce.cuh"
@@ -45,11 +45,14 @@ constexpr int SUMS = WARP_ROWS * ROWS;
 static_assert(ROWS >= 1 && ROWS <= 8, "a block shares its weights among at most 8 rows of x");
 static_assert(SUMS <= 32, "a lane stores at most one sum; lower WARP_ROWS");
 
+#ifndef FOLDED
 #ifdef DSV4_HOST
-constexpr float CODE_UNIT = 1.0f;
+#define FOLDED 0
 #else
-constexpr float CODE_UNIT = 0x1p126f;
+#define FOLDED 1
 #endif
+#endif
+constexpr float CODE_UNIT = FOLDED ? 0x1p126f : 1.0f;
 
 struct Chunk {
     uint4 codes;
@@ -63,9 +66,7 @@ __device__ __forceinline__ void decode(u32 word, float (&value)[WORD_CODES]) {
         // Shifting the sign in from the left fills the exponent's upper bits, which the mask clears.
         const i32 moved = (i32)(word << (28 - 4 * i)) >> 6;
         value[i] = __uint_as_float((u32)moved & 0x81c00000u);
-#ifdef DSV4_HOST
-        value[i] *= 0x1p126f;
-#endif
+        if (!FOLDED) value[i] *= 0x1p126f;
     }
 }
 

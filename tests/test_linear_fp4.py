@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dsv4.errors import LaunchError, SpecError
+from dsv4.runtime.host import build
 from dsv4.runtime.hostdevice import HostDevice
+from dsv4.runtime.sources import cuda_root
 from lab.testing import contract_tests, run_kernel, speed_tests
 from oracle import linear_fp4 as oracle
 from oracle.blocks import encode_mxfp4, encode_nvfp4, unpack_e2m1
@@ -230,6 +232,28 @@ def test_an_id_that_is_no_expert_gives_nan_and_reads_nothing(
     sizes = dict(E=3, N=9, K=256, T=3, S=3, group=1)
     got = run(f"linear_fp4_{kind}_selected", **sizes, **w, ids=chosen, **a).y
     assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_taking_the_unit_out_of_codes_or_of_sums_gives_the_same_bytes(kind: str) -> None:
+    # The GPU takes 2^126 out of a group's sum, the CPU out of each code.
+    w, a = weights(kind, 8, 512), activations(3, 512)
+    a["x"][0] = np.random.default_rng(5).choice([0x7E, 0xFE, 0x01, 0x81], 512)
+    results = []
+    for folded_unit in (0, 1):
+        module = build(
+            cuda_root() / "linear_fp4.cu",
+            defines=dict(ROWS=3, WARP_ROWS=2, BATCH=1, FOLDED=folded_unit),
+        )
+        y = np.empty((3, 8), np.float32)
+        sizes = [np.int32(size) for size in (3, 8, 512)]
+        module.launch(
+            f"linear_fp4_{kind}", grid=(1, 1, 1), block=(128, 1, 1),
+            args=[*w.values(), *a.values(), y, *sizes],
+        )  # fmt: skip
+        results.append(y.tobytes())
+    assert results[0] == results[1]
+    assert len(set(results[0])) > 1
 
 
 def test_scale_byte_0_is_a_power_of_two_and_255_is_nan(run: Run) -> None:
