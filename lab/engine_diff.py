@@ -108,10 +108,11 @@ def _blocks(model: Model, seen: Capture, layer: int, given: np.ndarray) -> Itera
     cond, a = model.conditions, model.weights.blocks[layer].attention
     if not len(seen.compressor_kv.get(layer, ())):
         return
+    keys = a.indexer.compressor if a.indexer is not None else None
     cache = new_layer_cache(cond.config, a.ratio, len(given), cond.law.real)
     for name, part, compressor, held in (
         ("blocks", cache.compressed, a.compressor, seen.compressor_kv),
-        ("index_keys", cache.index, a.indexer and a.indexer.compressor, seen.indexer_kv),
+        ("index_keys", cache.index, keys, seen.indexer_kv),
     ):
         if part is not None and compressor is not None:
             part.extend(cond, compressor, given, 0)
