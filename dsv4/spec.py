@@ -29,6 +29,7 @@ GLOSSARY: Final[Mapping[str, str]] = {
     "B": "blocks: of compressed rows, or chunks of a list",
     "S": "selected keys, or source rows",
     "C": "compression ratio, or columns of a window",
+    "G": "groups: key heads of grouped attention, or channels that share a coefficient",
     "V": "vocabulary",
     "P": "positions in a table",
 }

@@ -86,9 +86,10 @@ class Backbone:
         if not self.config.dynamic:
             return sublayer(n)
         name = at.replace("layers.", "layer")
-        own = n @ self.w[f"{at}.kernel_projection.weight"].T
         base = self.w[f"{at}.base_kernel"]
-        probe(f"{name}.kernel_projection", own.reshape(len(n), 2, base.shape[1], -1))
+        own = n @ self.w[f"{at}.kernel_projection.weight"].T
+        own = own.reshape(len(n), 2, base.shape[1], -1)
+        probe(f"{name}.kernel_projection", own)
         before = dynconv(n, base, own, stage=0).value
         probe(f"{name}.prepare_input", n)
         probe(f"{name}.prepare_output", before)

@@ -6,18 +6,17 @@ from oracle.bounded import Bounded
 from oracle.formats import Floats
 
 
-def dynconv(x: Floats, base: Floats, coefficients: Floats, *, stage: int) -> Bounded:
+def dynconv(x: Floats, base: Floats, own: Floats, *, stage: int) -> Bounded:
     """Row i: the sum over taps t <= i of (base + own coefficient of the group) times row i - t.
 
-    Shapes: x [T,D], base [2,C,D], coefficients [T,2*C*G] with G groups of D/G channels -> [T,D].
+    Shapes: x [T,D], base [2,C,D], own [T,2,C,G] with G groups of D/G channels -> [T,D].
     Rounds: nothing. Rows before the block count as absent.
     Magnitude: sum over taps of (|base| + |coefficient|) |x|.
     Source: drafters with a convolution around each sublayer; stage 0 before it, 1 after it.
     """
     rows, width = x.shape
     taps = base.shape[1]
-    groups = coefficients.shape[1] // (2 * taps)
-    spread = coefficients.reshape(rows, 2, taps, groups)[:, stage].repeat(width // groups, axis=-1)
+    spread = own[:, stage].repeat(width // own.shape[-1], axis=-1)
     y, magnitude = np.zeros_like(x), np.zeros_like(x)
     for tap in range(min(taps, rows)):
         moved = x[: rows - tap]
