@@ -95,9 +95,10 @@ class Rows:
                 name: self.buffer(f"schedule {ratio} {name}", fmt=I32)
                 for name in (*names, "index_rows", "store_rows", "firsts")
             }
-            self.tape.launch(
-                schedule, self.control[:1], **lists, ring=ring, raw=raw, ratio=ratio, base=ring
-            )
+            with self.phase("lists"):
+                self.tape.launch(
+                    schedule, self.control[:1], **lists, ring=ring, raw=raw, ratio=ratio, base=ring
+                )
             self.schedules[ratio] = Schedule(**lists)
         return self.schedules[ratio]
 

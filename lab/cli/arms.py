@@ -24,3 +24,20 @@ def switches(arms: tuple[str, ...]) -> dict[str, str | None]:
             )
         found[name.lower().removeprefix("dsv4_")] = value
     return found
+
+
+DEVICES = click.option(
+    "--devices", default="0", show_default=True, metavar="LIST",
+    help="A device for each pipeline stage: 0,1. One that comes twice holds two stages.",
+)  # fmt: skip
+
+
+def device_list(devices: str) -> tuple[int, ...]:
+    """The devices of stages. Errors: Refusal for what is no list of numbers."""
+    parts = [part.strip() for part in devices.split(",")]
+    if not all(p.isascii() and p.isdigit() for p in parts):
+        raise Refusal(
+            f"--devices {devices} was given\n  it is no list of device numbers\n"
+            "  on the command line\n  write it like --devices 0,1"
+        )
+    return tuple(int(p) for p in parts)

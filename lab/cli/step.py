@@ -1,0 +1,72 @@
+"""`dsv4-lab step`: what a decode step launches, reads and takes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lab.cli import text
+from lab.cli.arms import ARMS, DEVICES, device_list, switches
+from lab.cli.settings import current
+from lab.engine_steps import StepCost, open_engine, step_cost
+
+
+@click.command("step")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--path", "paths", default="device", show_default=True, metavar="LIST",
+              help="Decode paths: device, device-hostmath.")  # fmt: skip
+@click.option("--context", type=click.IntRange(1), default=32, show_default=True, metavar="N",
+              help="Tokens before the step.")  # fmt: skip
+@click.option("--rows", type=click.IntRange(1, 8), default=1, show_default=True, metavar="N",
+              help="Rows of the step, as a verify round has them.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N",
+              help="Steps of which the median is told.")  # fmt: skip
+@click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto")
+@DEVICES
+@ARMS
+def step(
+    folder: Path,
+    paths: str,
+    context: int,
+    rows: int,
+    repeats: int,
+    backend: str,
+    devices: str,
+    arms: tuple[str, ...],
+) -> None:
+    """Show launches, bytes and times of a greedy decode step, phase by phase.
+
+    \b
+    Example:
+      dsv4-lab step tests/data/tiny-s --context 40
+    """
+    costs = []
+    for path in paths.split(","):
+        chosen = {**switches(arms), "decode_path": path.strip()}
+        engine = open_engine(folder, device_list(devices), backend, context + rows, chosen)
+        costs.append(step_cost(engine, context=context, rows=rows, repeats=repeats))
+        name = engine.last.device.name
+    if current().json:
+        text.emit_json("step", device=name, steps=[asdict(c) for c in costs])
+        return
+    for cost in costs:
+        text.say(_summary(cost, name))
+        header = ("phase", "launches", "host calls", "bytes", "us with waits")
+        rows_of = [
+            (p.phase or "-", p.launches, p.host_calls or None, p.size_bytes, 1e6 * p.time_s)
+            for p in cost.phases
+        ]
+        text.say(text.table(header, rows_of) + "\n")
+
+
+def _summary(cost: StepCost, device: str) -> str:
+    return (
+        f"{cost.path} on {device}: position {cost.position}, {cost.rows} rows,"
+        f" {cost.launches} launches, {cost.host_calls} host calls,"
+        f" {text.scaled(cost.size_bytes, 'B')}\n"
+        f"sent in {text.scaled(cost.send_s, 's')}, done in {text.scaled(cost.step_s, 's')},"
+        f" {cost.rows / cost.step_s:.1f} rows/s,"
+        f" {text.scaled(cost.size_bytes / cost.step_s, 'B/s')}"
+    )

@@ -1,0 +1,136 @@
+"""Decode steps under the watch: what they launch, what they read, and how long they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dsv4.checkpoint.mint import MintPlan
+from dsv4.engine import decode
+from dsv4.engine.arms import resolve_arms
+from dsv4.engine.engine import Engine
+from dsv4.engine.prefill import bucket
+from dsv4.engine.state import DecodeState
+from dsv4.engine.tape import Entry
+from dsv4.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """One phase of a step: launches, host calls, bytes it must move, and time of its own."""
+
+    phase: str
+    launches: int
+    host_calls: int
+    size_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """A decode step at a position. send_s: until everything was launched; step_s: until done."""
+
+    path: str
+    position: int
+    rows: int
+    launches: int
+    host_calls: int
+    size_bytes: int
+    send_s: float
+    step_s: float
+    phases: tuple[PhaseCost, ...]
+
+
+def open_engine(
+    folder: Path | MintPlan,
+    devices: Sequence[int],
+    backend: str,
+    max_seq: int | None,
+    switches: Mapping[str, str | None],
+) -> Engine:
+    """The engine of a folder under these switches. Errors: as `Engine.load`."""
+    arms = resolve_arms(**switches)
+    return Engine.load(folder, devices, backend=backend, max_seq=max_seq, arms=arms)
+
+
+def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) -> StepCost:
+    """The median cost of greedy steps after a prompt of `context` tokens.
+
+    Errors: Refusal on the legacy path, whose steps are not bound; StateError for too little room.
+    """
+    if not engine.arms.decode_path.on_device:
+        raise Refusal(
+            "the cost of a step was asked for on DSV4_DECODE_PATH=legacy\n"
+            "  its steps are bound anew each time\n  in lab.engine_steps\n"
+            "  choose device or device-hostmath"
+        )
+    tokens = np.random.default_rng(0).integers(0, engine.config.vocab_size, context + rows)
+    state = engine.alloc_decode_state(rows=rows)
+    engine.prefill_with_cache(tokens[:context], state)
+    ids = tokens[context:].astype(np.int32)
+    decode.step_greedy(engine, state, ids)
+    entries = step_entries(engine, state, rows)
+    sent, done = [], []
+    for _ in range(repeats):
+        _synchronize(engine)
+        begin = time.perf_counter()
+        decode.write_control(engine, state, ids)
+        for entry in entries:
+            entry.run()
+        sent.append(time.perf_counter() - begin)
+        _synchronize(engine)
+        done.append(time.perf_counter() - begin)
+    launches = [e for e in entries if not e.host]
+    return StepCost(
+        path=str(engine.arms.to_json()["decode_path"]),
+        position=context,
+        rows=rows,
+        launches=len(launches),
+        host_calls=len(entries) - len(launches),
+        size_bytes=sum(e.size_bytes for e in entries),
+        send_s=float(np.median(sent)),
+        step_s=float(np.median(done)),
+        phases=tuple(_phases(engine, entries)),
+    )
+
+
+def step_entries(engine: Engine, state: DecodeState, rows: int) -> list[Entry]:
+    """Everything that a greedy step does, in order."""
+    bound = bucket(state.pos + rows, engine.max_seq)
+    program = decode.program_of(engine, state, rows, bound)
+    head = decode.head_of(engine, state, rows, "greedy")
+    return [e for run in program.runs for e in run.tape.entries] + head.tape.entries
+
+
+def _phases(engine: Engine, entries: Sequence[Entry]) -> list[PhaseCost]:
+    """Costs by phase, in the order they first come; each phase waited for at its end."""
+    order = list(dict.fromkeys(e.phase for e in entries))
+    times = dict.fromkeys(order, 0.0)
+    begin = 0
+    while begin < len(entries):
+        end = begin
+        while end < len(entries) and entries[end].phase == entries[begin].phase:
+            end += 1
+        _synchronize(engine)
+        started = time.perf_counter()
+        for entry in entries[begin:end]:
+            entry.run()
+        _synchronize(engine)
+        times[entries[begin].phase] += time.perf_counter() - started
+        begin = end
+    found = []
+    for phase in order:
+        own = [e for e in entries if e.phase == phase]
+        host = sum(e.host for e in own)
+        size = sum(e.size_bytes for e in own)
+        found.append(PhaseCost(phase, len(own) - host, host, size, times[phase]))
+    return found
+
+
+def _synchronize(engine: Engine) -> None:
+    for stage in engine.stages:
+        stage.device.synchronize()
