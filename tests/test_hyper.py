@@ -87,7 +87,7 @@ def split(mix: np.ndarray, streams: int) -> SimpleNamespace:
 # ------------------------------------------------------------------ known values
 
 
-def test_known_coefficients(run: Run) -> None:
+def test_split_gives_the_known_coefficients(run: Run) -> None:
     got = known_split(run, 20)
     assert np.allclose(got.pre[0], KNOWN_PRE, atol=2e-7)
     assert np.allclose(got.post[0], KNOWN_POST, atol=2e-7)
