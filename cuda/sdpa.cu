@@ -12,7 +12,9 @@
 // key order. The running sums are rescaled once a tile. So a row's bytes depend on its own range
 // alone, and a tile without visible keys, walked or not, leaves no trace: scan and clip agree.
 //
-// Values of masked keys are multiplied by exactly 0; keys from last[t] on are never read.
+// A NaN score, or one of +inf, makes its row NaN.
+//
+// Values of masked keys are not read, so that a row nobody has written yet leaves no trace.
 #include "common/reduce.cuh"
 
 constexpr int TILE = 128;  // threads of a block, and keys of a tile
@@ -47,7 +49,8 @@ __device__ __forceinline__ void attend(const float* q, const float* k, const flo
         const int key = tile + thread;
         const bool seen = key >= first && key < last;
         const float s = seen ? score(own, k + key * key_stride + group) * scale : -INF_F32;
-        const float tile_top = block_max(s, scratch);
+        // A NaN counts as infinity here, or a tile of nothing but NaN would pass for an unseen one.
+        const float tile_top = block_max(s == s ? s : INF_F32, scratch);
         if (tile_top == -INF_F32) continue;  // the same for every thread
         const float now = fmaxf(top, tile_top);
         const float p = seen ? exp_exact(s - now) : 0.0f;
@@ -63,7 +66,7 @@ __device__ __forceinline__ void attend(const float* q, const float* k, const flo
             sum[i] *= factor;
             const float* values = v + tile * key_stride + group + d;
 #pragma unroll 8
-            for (int j = 0; j < count; ++j)
+            for (int j = max(first - tile, 0); j < count; ++j)
                 sum[i] = fmaf(weight[j], values[j * key_stride], sum[i]);
         }
         __syncthreads();  // the weights are read before the next tile writes them

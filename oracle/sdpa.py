@@ -52,11 +52,20 @@ def _attend(
     total = weights.sum(axis=-1, keepdims=True)
     p = np.divide(weights, total, out=np.zeros_like(weights), where=total != 0)
     p = np.where(np.isnan(total), np.nan, p)
-    out = np.einsum("thn,nhk->thk", p, v)
+    out = _weighted(p, v, visible)
     loose = np.einsum("thk,nhk->thn", np.abs(q), np.abs(k)) * scale + np.abs(
         np.where(mask, scores - top, 0.0)
     )
     share_of = np.where(mask, (p + np.finfo(np.float32).tiny) * (1 + loose), 0.0)
-    magnitude = np.einsum("thn,nhk->thk", share_of, np.abs(v))
+    magnitude = _weighted(share_of, np.abs(v), visible)
     magnitude += share_of.sum(axis=-1, keepdims=True) * np.abs(out)
     return Bounded(out, magnitude)
+
+
+def _weighted(weights: Floats, v: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
+    """The values each row sees, under its weights; what it does not see may be NaN.
+
+    Shapes: weights [T,H,N], v [N,H,K], visible [T,N] -> [T,H,K].
+    """
+    rows = zip(weights, visible, strict=True)
+    return np.stack([np.einsum("hn,nhk->hk", w[:, seen], v[seen]) for w, seen in rows])
