@@ -94,6 +94,15 @@ _FP4_SLOTS: Mapping[str, Law] = {
     "x_scales": Law("", _X_SCALE, coarse=True),
 }
 
+_SDPA: Laws = (
+    "one tile",
+    {
+        "q": Law("T H", "its head's logits"),
+        "k": Law("", "the logits of every query that sees it"),
+        "v": Law("K", "the column of every query that sees it"),
+    },
+)
+
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
 LAWS: Mapping[str, Laws] = {
     "act_quant_fp8_inplace": (
@@ -207,6 +216,22 @@ LAWS: Mapping[str, Laws] = {
             "x": Law("T D", _ADD),
             "post": Law("T M", "weighs its stream"),
             "comb": Law("T", "weighs one stream of its row"),
+        },
+    ),
+    **dict.fromkeys(("sdpa_full", "sdpa_scan", "sdpa_clip"), _SDPA),
+    "dynconv": (
+        "stage 1",
+        {
+            "x": Law("D", "joins the sums of the rows that look back at it"),
+            "base": Law("D", "weighs its column in every row"),
+            "own": Law("T", "weighs its group in its row"),
+        },
+    ),
+    "rope_neox": (
+        "off the block",
+        {
+            "x": Law("T H", "its pair turns into NaN, or an infinity turns with it"),
+            "table": Law("", "the pair of every head at that position"),
         },
     ),
     "linear_fp4_mx": ("tail", _FP4),
