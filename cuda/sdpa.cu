@@ -78,19 +78,19 @@ __device__ __forceinline__ void attend(const float* q, const float* k, const flo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(TILE)
+extern "C" __global__ void __launch_bounds__(TILE, 1)
     sdpa_full(const float* q, const float* k, const float* v, const i32* last, float* y, i32 H,
               i32 N, i32 G, float scale) {
     attend(q, k, v, y, 0, min(last[blockIdx.x], N), 0, H, G, scale);
 }
 
-extern "C" __global__ void __launch_bounds__(TILE)
+extern "C" __global__ void __launch_bounds__(TILE, 1)
     sdpa_scan(const float* q, const float* k, const float* v, const i32* first, const i32* last,
               float* y, i32 H, i32 N, i32 G, float scale) {
     attend(q, k, v, y, first[blockIdx.x], min(last[blockIdx.x], N), 0, H, G, scale);
 }
 
-extern "C" __global__ void __launch_bounds__(TILE)
+extern "C" __global__ void __launch_bounds__(TILE, 1)
     sdpa_clip(const float* q, const float* k, const float* v, const i32* first, const i32* last,
               float* y, i32 H, i32 N, i32 G, float scale) {
     const int begin = max(first[blockIdx.x], 0);
