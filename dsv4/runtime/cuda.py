@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cupy
@@ -16,11 +17,15 @@ from dsv4.errors import DeviceError, LaunchError
 from dsv4.runtime.blas import Blas
 from dsv4.runtime.device import Device, Graph
 from dsv4.runtime.nvrtc import Cubin, Resources, compile_cubin
-from dsv4.runtime.sources import cuda_root
+from dsv4.runtime.sources import cuda_root, include_closure
 from dsv4.spec import Format, Geometry, KernelSpec
 
 # Architecture-specific targets that NVRTC knows; others are compiled for their plain name.
 _FEATURE_TARGETS = {"90": "sm_90a", "100": "sm_100a", "120": "sm_120a"}
+
+
+# The times of a source and its headers, and the cubin made of them.
+_Stamped = tuple[tuple[tuple[Path, int], ...], Cubin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class CudaDevice:
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
         self._blas = Blas(index)
+        self._builds: dict[tuple[Path, frozenset[tuple[str, int]]], _Stamped] = {}
 
     def empty(self, shape: Sequence[int], fmt: Format) -> Any:
         """An uninitialised array of that format's storage type."""
@@ -122,7 +128,16 @@ class CudaDevice:
     def build(self, spec: KernelSpec, constants: Mapping[str, int]) -> Cubin:
         """The cubin of this kernel's source for this GPU."""
         source = cuda_root() / f"{spec.family}.cu"
-        return compile_cubin(source, defines=constants, arch=self.arch)
+        key = (source, frozenset(constants.items()))
+        if known := self._builds.get(key):
+            stamps, cubin = known
+            # An edit is still seen, at the price of a few file times instead of their contents.
+            if all(path.stat().st_mtime_ns == modified for path, modified in stamps):
+                return cubin
+        cubin = compile_cubin(source, defines=constants, arch=self.arch)
+        stamps = tuple((p, p.stat().st_mtime_ns) for p in include_closure(source))
+        self._builds[key] = (stamps, cubin)
+        return cubin
 
     def attributes(self, spec: KernelSpec, constants: Mapping[str, int]) -> Resources:
         """What the driver says the loaded kernel uses; its local memory counts as spills."""

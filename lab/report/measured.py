@@ -1,17 +1,21 @@
-"""Shortens a kernel-diff document to what the committed tables need.
+"""Shortens kernel-diff documents of one card to what the committed tables need.
 
-`python -m lab.report.measured results.json docs/measured/h200.json` keeps verdicts, bounds, times
-and digests of every case and drops histograms and locations, so that a reviewed file stays small.
+`python -m lab.report.measured results.json ... docs/measured/h200.json` keeps verdicts, bounds,
+times and digests of every case and drops histograms and locations, so that a reviewed file stays
+small. Of a case that several documents hold, the last one counts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+from dsv4.errors import Refusal
 
 _ENV = ("backend", "device", "arch", "python", "numpy", "cuda", "gpu_settings", "git", "cpu")
 _RESULT = (
@@ -47,15 +51,49 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One document of several runs on the same card, kernels in alphabetical order of families.
+
+    Errors: Refusal when the runs are of different cards, drivers or compilers.
+    """
+    cards = {
+        (d["env"]["device"], d["env"]["gpu_settings"]["driver"], d["env"]["cuda"]["nvrtc"])
+        for d in documents
+    }
+    if len(cards) > 1:
+        raise Refusal(
+            f"the documents are of different machines: {sorted(cards)}\n"
+            "  join the runs of one card, driver and NVRTC"
+        )
+    results = {
+        (r["family"], r["kernel"], r["case"], json.dumps(r["axes"])): r
+        for d in documents
+        for r in d["results"]
+    }
+    families = dict.fromkeys(sorted(r["family"] for r in results.values()))
+    kept = [r for f in families for r in results.values() if r["family"] == f]
+    verdicts = Counter(r["verdict"] for r in kept)
+    summary = {
+        "kernels": len({r["kernel"] for r in kept}),
+        "cases": len(kept),
+        **{word.lower(): verdicts[word] for word in ("PASS", "FAIL", "ERROR")},
+    }
+    return {**documents[-1], "summary": summary, "results": kept}
+
+
 @click.command()
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
-def main(source: Path, target: Path) -> None:
-    """Shorten SOURCE, a kernel-diff --json document, into TARGET, one line a result.
+def main(sources: tuple[Path, ...], target: Path) -> None:
+    """Join and shorten SOURCES, kernel-diff --json documents, into TARGET, one line a result.
 
     Example: python -m lab.report.measured results.json docs/measured/h200.json
     """
-    document = shortened(json.loads(source.read_text(encoding="utf-8")))
+    try:
+        documents = [json.loads(s.read_text(encoding="utf-8")) for s in sources]
+        document = shortened(joined(documents))
+    except (OSError, ValueError, KeyError, Refusal) as error:
+        raise click.ClickException(f"the documents cannot be joined: {error}") from None
     results = document.pop("results")
     head = json.dumps(document, indent=1).rstrip("}").rstrip()
     lines = ",\n".join(json.dumps(r) for r in results)
