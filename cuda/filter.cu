@@ -16,7 +16,8 @@
 // Sums of masses are f64: a thread's strided share, then block_sum. A residual draw walks tokens in
 // ascending order: a thread sums a contiguous chunk, one thread finds the chunk, then the token: the
 // first with a residual at which the running sum reaches u of the total; without any residual, the
-// largest logit of x. A row of which nothing is kept (stats of another row) gives id -1.
+// largest logit of x. A row of which nothing is kept (stats of another row) gives id -1. NaN is
+// never kept, counts as no residual, and loses to every number.
 //
 // Random words are Philox 4x32-10 of the key seed and the counters (i / 4, event) for token i's word
 // i % 4, and (0xfffffffd, event) word 0 for a residual. u = (f32(word) + 1) 2^-32, clamped below 1.

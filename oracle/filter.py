@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from oracle.argmax import argmax
 from oracle.bounded import Bounded
 from oracle.formats import Floats, round_to
 
@@ -109,7 +110,7 @@ def filter_residual_sparse(
 def uniforms(raw: npt.NDArray[np.uint32]) -> Floats:
     """Numbers in (0, 1) from words: (f32(word) + 1) 2^-32 in float32, at most 1 - 2^-24."""
     u = (raw.astype(np.float32) + np.float32(1)) * np.float32(2.0**-32)
-    return np.minimum(u, np.float32(1 - 2.0**-24)).astype(np.float64)
+    return np.asarray(np.minimum(u, np.float32(1 - 2.0**-24)), np.float64)
 
 
 def words(seed: int, c0: npt.ArrayLike, c1: int) -> npt.NDArray[np.uint32]:
@@ -133,10 +134,10 @@ def _filtered(x: Floats, mx: Floats, th: Floats, z: Floats, temp: float) -> Floa
 
 def _draws(x: Floats, excess: Floats, seed: int, event: int) -> Ids:
     chosen = np.zeros(len(x), np.int64)
-    for t, row in enumerate(np.maximum(excess, 0.0)):
+    for t, row in enumerate(np.fmax(excess, 0.0)):  # a residual of NaN counts as none
         total = row.sum()
         if not total > 0:
-            chosen[t] = int(np.argmax(x[t]))
+            chosen[t] = argmax(x[t : t + 1])[0]
             continue
         u = float(uniforms(words(seed, RESIDUAL, event + t)[:, 0])[0])
         reached = (np.cumsum(row) >= u * total) & (row > 0)

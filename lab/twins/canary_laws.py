@@ -103,6 +103,18 @@ _SDPA: Laws = (
     },
 )
 
+_DRAWN = "decides its row only; NaN is never kept and never drawn"
+_QUANT: Laws = (
+    "rows-T=3-N=13-K=96",
+    {"x": Law("T", _ROW_DOT), "scales": Law("N", "its row is not finite", coarse=True)},
+)
+_STATS: Mapping[str, Law] = {name: Law("T", _DRAWN) for name in ("x", "mx", "th", "z")}
+
+_DRAWS_DENSE: Mapping[str, Law] = {
+    **_STATS,
+    **{name: Law("T", _DRAWN) for name in ("q", "q_mx", "q_th", "q_z")},
+}
+
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
 LAWS: Mapping[str, Laws] = {
     "act_quant_fp8_inplace": (
@@ -234,6 +246,13 @@ LAWS: Mapping[str, Laws] = {
             "table": Law("", "the pair of every head at that position"),
         },
     ),
+    **dict.fromkeys(("quant_linear_q8", "quant_linear_q4"), _QUANT),
+    "filter_gather": ("nothing filtered", _STATS),
+    "filter_gumbel": ("off the block", _STATS),
+    "candidates_topk": ("off the block", {"x": Law("T", "NaN comes behind every number")}),
+    "filter_stats": ("together", {"x": Law("T", _DRAWN)}),
+    "filter_residual_dense": ("off the block", _DRAWS_DENSE),
+    "filter_residual_sparse": ("off the block", {**_STATS, "q": Law("T", _DRAWN)}),
     "linear_fp4_mx": ("tail", _FP4),
     "linear_fp4_nv": ("tail", {**_FP4, "scale2": Law("", "scales every row")}),
     "linear_fp4_mx_selected": ("tail", _FP4_SLOTS),
