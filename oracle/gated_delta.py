@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from oracle.bounded import Bounded
 from oracle.formats import Floats
 
 NORM_EPS = 1e-6
@@ -78,3 +79,51 @@ def causal_conv(u: Floats, w: Floats, state: Floats) -> Floats:
 def conv_tail(u: Floats, state: Floats) -> Floats:
     """The newest C-1 inputs of every channel after u, oldest first. [D,C-1]."""
     return np.ascontiguousarray(np.concatenate([state.T, u])[len(u) :].T)
+
+
+def gated_delta_conv(u: Floats, w: Floats, state: Floats) -> Bounded:
+    """As `causal_conv`. Magnitude: 1.1 sum |w u| + |y|, since silu's slope stays below 1.1."""
+    y = causal_conv(u, w, state)
+    history = np.abs(np.concatenate([state.T, u]))
+    terms = sum(history[j : j + len(u)] * np.abs(w[:, j]) for j in range(w.shape[1]))
+    return Bounded(y, 1.1 * terms + np.abs(y))
+
+
+def gated_delta_tail(u: Floats, state: Floats) -> Floats:
+    """As `conv_tail`."""
+    return conv_tail(u, state)
+
+
+def gated_delta_unit(x: Floats, *, gain: float, eps: float) -> Bounded:
+    """Each head's lanes times gain / sqrt(sum of squares + eps). Magnitude: |y|."""
+    y = x * gain / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + eps)
+    return Bounded(y, np.abs(y))
+
+
+def gated_delta_decay(
+    a: Floats, b: Floats, a_log: Floats, dt_bias: Floats
+) -> dict[str, np.ndarray]:
+    """The factor e^decay by which each head's state shrinks, and beta = sigmoid(b). [T,H]."""
+    return {"factor": np.exp(decay(a, a_log, dt_bias)), "beta": 1.0 / (1.0 + np.exp(-b))}
+
+
+def gated_delta_scan(
+    q: Floats, k: Floats, v: Floats, factor: Floats, beta: Floats, state: Floats
+) -> dict[str, Bounded]:
+    """As `recurrence`, with states [H,D,K] and key heads shared by neighbouring value heads.
+
+    Magnitude: the same recurrence over absolute values, where nothing cancels.
+    """
+    share = v.shape[1] // q.shape[1]
+    q, k = np.repeat(q, share, axis=1), np.repeat(k, share, axis=1)
+    s, m = state.copy(), np.abs(state)
+    y, size = np.empty_like(v), np.empty_like(v)
+    for t in range(len(q)):
+        s, m = s * factor[t][:, None, None], m * np.abs(factor[t])[:, None, None]
+        error = v[t] - np.einsum("hdk,hk->hd", s, k[t])
+        loose = np.abs(v[t]) + np.einsum("hdk,hk->hd", m, np.abs(k[t]))
+        s = s + (beta[t][:, None] * error)[..., None] * k[t][:, None, :]
+        m = m + (np.abs(beta[t])[:, None] * loose)[..., None] * np.abs(k[t])[:, None, :]
+        y[t] = np.einsum("hdk,hk->hd", s, q[t])
+        size[t] = np.einsum("hdk,hk->hd", m, np.abs(q[t]))
+    return {"y": Bounded(y, size), "after": Bounded(s, m)}
