@@ -14,6 +14,7 @@
 // CLAMP_ONLY leaves the rounding out: then only infinities change.
 #include "common/convert.cuh"
 #include "common/math.cuh"
+#include "common/probe.cuh"
 #include "common/reduce.cuh"
 
 #ifndef GROUP
@@ -32,17 +33,23 @@ __device__ __forceinline__ float finite_magnitude(float x) {
     return magnitude <= MAX_F32 ? magnitude : 0.0f;
 }
 
-// The exponent of the group's scale; every lane of the warp gets it.
+// The exponent of the group's scale; every lane of the warp gets it. `at` is the group's number.
 __device__ __forceinline__ int group_exponent(const float (&x)[LANES], float floor, u32 mantissa,
-                                              int exponent) {
+                                              int exponent, i64 at) {
     float amax = floor;
 #pragma unroll
     for (int i = 0; i < LANES; ++i) amax = fmaxf(amax, finite_magnitude(x[i]));
-    return scale_exponent(warp_max(amax), mantissa) - exponent;
+    amax = warp_max(amax);
+    const int k = scale_exponent(amax, mantissa) - exponent;
+    if (threadIdx.x % 32 == 0) {
+        PROBE("amax", at, amax);
+        PROBE("exponent", at, k);
+    }
+    return k;
 }
 
-__device__ __forceinline__ int fp8_exponent(const float (&x)[LANES]) {
-    return group_exponent(x, 1e-4f, MANTISSA_OF_448, 8);
+__device__ __forceinline__ int fp8_exponent(const float (&x)[LANES], i64 at) {
+    return group_exponent(x, 1e-4f, MANTISSA_OF_448, 8, at);
 }
 
 // Which group of its row this warp has.
@@ -62,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256)
     float* const at = x + blockIdx.x * x_stride + group * GROUP + threadIdx.x % 32;
     float v[LANES];
     load_group(at, v);
-    const int k = fp8_exponent(v);
+    const int k = fp8_exponent(v, (i64)blockIdx.x * (prefix / GROUP) + group);
     const float scale = exp2_of(k), inverse = exp2_of(-k), limit = 448.0f * scale;
 #pragma unroll
     for (int i = 0; i < LANES; ++i) {
@@ -81,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (group >= K / GROUP) return;
     float v[LANES];
     load_group(x + blockIdx.x * x_stride + group * GROUP + lane, v);
-    const int k = fp8_exponent(v);
+    const int k = fp8_exponent(v, (i64)blockIdx.x * (K / GROUP) + group);
     const float inverse = exp2_of(-k);
     u8* const at = codes + (i64)blockIdx.x * K + group * GROUP + lane;
 #pragma unroll
@@ -98,7 +105,8 @@ extern "C" __global__ void __launch_bounds__(128) act_quant_fp4_inplace(float* x
     float* const at = x + (i64)blockIdx.x * K + group * GROUP + threadIdx.x % 32;
     float v[LANES];
     load_group(at, v);
-    const int k = group_exponent(v, 6.0f * 0x1p-126f, MANTISSA_OF_6, 2);
+    const int k = group_exponent(v, 6.0f * 0x1p-126f, MANTISSA_OF_6, 2,
+                                 (i64)blockIdx.x * (K / GROUP) + group);
     const float scale = exp2_of(k), inverse = exp2_of(-k);
 #pragma unroll
     for (int i = 0; i < LANES; ++i) {

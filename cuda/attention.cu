@@ -28,6 +28,7 @@
 // memory once, for the logits and for the values.
 #include "common/copy.cuh"
 #include "common/exponent.cuh"
+#include "common/probe.cuh"
 #include "common/scan.cuh"
 
 #ifndef DIM
@@ -155,6 +156,17 @@ __device__ __forceinline__ void find_logits(const float* q, const float* kv, i32
     }
 }
 
+// A chunk's logits by query and head, then by place among the present entries.
+template <class Real>
+__device__ __forceinline__ void probe_logits(i64 query, i32 heads, i32 chunk, i32 count, i32 S,
+                                             const Board<Real>& board) {
+    for (int i = threadIdx.x; i < count * HEADS; i += THREADS) {
+        const int row = i / HEADS, head = i % HEADS;
+        if (head < heads)
+            PROBE("logit", (query + head) * S + chunk * CHUNK + row, board.weight[row][head]);
+    }
+}
+
 // Logits become weights relative to the largest power of the chunk, a warp a head; returns that
 // power and the weights' sum on every lane of the warp.
 template <class Real>
@@ -219,11 +231,14 @@ __device__ __forceinline__ Real meet(Real power, Real chunk_power, Real& fade, R
 
 // The denominator with the sink in it, and how far to scale the values down to meet it.
 template <class Real>
-__device__ __forceinline__ Real denominator(Real power, Real total, float sink, Real& fade) {
+__device__ __forceinline__ Real denominator(Real power, Real total, float sink, Real& fade,
+                                            i64 row) {
     Real sink_power, sink_fade;
     const Real y = exp_scaled((Real)sink, sink_power);
-    meet(power, sink_power, fade, sink_fade);
-    return fold(total, fade, y, sink_fade);
+    const Real top = meet(power, sink_power, fade, sink_fade);
+    const Real below = fold(total, fade, y, sink_fade);
+    PROBED(if (below > 0) PROBE("log2_denominator", row, log2((double)below) + (double)top);)
+    return below;
 }
 
 template <class Real>
@@ -256,6 +271,7 @@ __device__ __forceinline__ void whole_list(const float* q, const float* kv, cons
         __syncthreads();
         find_logits<Real>(tiles, rows, count, scale, board);
         __syncthreads();
+        PROBED(probe_logits(query, H - first_head, chunk, count, S, board); __syncthreads();)
         if (head < HEADS) {
             Real here, fade, chunk_fade;
             const Real top = weigh(count, board, here);
@@ -280,7 +296,7 @@ __device__ __forceinline__ void whole_list(const float* q, const float* kv, cons
     __syncthreads();
     if (head < HEADS && first_head + head < H) {
         Real fade;
-        const Real below = denominator(power, total, sink[first_head + head], fade);
+        const Real below = denominator(power, total, sink[first_head + head], fade, query + head);
         if (lane == 0) {
             board.power[head] = fade;
             board.total[head] = below;
@@ -319,6 +335,7 @@ __device__ __forceinline__ void one_chunk(const float* q, const float* kv, const
     __syncthreads();
     find_logits<Real>(tiles, rows, count, scale, board);
     __syncthreads();
+    PROBED(probe_logits(query, H - first_head, blockIdx.x, count, S, board); __syncthreads();)
     if (head < HEADS) {
         Real here;
         const Real top = weigh(count, board, here);
@@ -359,7 +376,7 @@ __device__ __forceinline__ void join_chunks(const Real* power, const Real* total
         for (int i = 0; i < 4; ++i) sum[i] = fold(sum[i], fade, from[i], chunk_fade);
     }
     Real fade;
-    const Real below = denominator(reached, all, sink[blockIdx.y], fade);
+    const Real below = denominator(reached, all, sink[blockIdx.y], fade, query);
     *(float4*)(o + query * DIM + column) = make_float4(
         divided(sum[0], fade, below), divided(sum[1], fade, below), divided(sum[2], fade, below),
         divided(sum[3], fade, below));

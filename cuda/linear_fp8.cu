@@ -11,6 +11,7 @@
 //
 // Scales are values, never E8M0 bytes, and any float will do. A NaN code makes its row NaN.
 #include "common/gemv.cuh"
+#include "common/probe.cuh"
 
 struct Fp8Weights {
     const u8* codes;
@@ -26,7 +27,9 @@ struct Fp8Weights {
     }
     // 16 elements of a lane, and the rows of a warp, lie in one block of 128 x 128.
     __device__ __forceinline__ Factor factor(int row, int k) const {
-        return scales[(row >> 7) * ((K + 127) >> 7) + (k >> 7)];
+        const i64 block = (row >> 7) * ((K + 127) >> 7) + (k >> 7);
+        if (row % 128 == 0 && k % 128 == 0) PROBE("scale", block, scales[block]);
+        return scales[block];
     }
     static __device__ __forceinline__ void decode(Chunk chunk, int half, Factor scale,
                                                   float (&value)[HALF]) {

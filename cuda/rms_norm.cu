@@ -12,6 +12,7 @@
 //
 // Beyond |x| = 2^63 the mean leaves f32 and the row becomes zero; in the _f32 kernels, whose
 // squares are f32 too, beyond 2^63 / sqrt(D).
+#include "common/probe.cuh"
 #include "common/reduce.cuh"
 
 __device__ __forceinline__ double add_square(double sum, float x) {
@@ -26,7 +27,12 @@ __device__ __forceinline__ float row_factor(const float* x, int length, float ep
 #pragma unroll 8
     for (int i = threadIdx.x; i < length; i += blockDim.x) sum = add_square(sum, x[i]);
     const float mean = (float)(block_sum(sum, scratch) / (Sum)length);
-    return 1.0f / sqrtf(mean + eps);
+    const float factor = 1.0f / sqrtf(mean + eps);
+    if (threadIdx.x == 0) {
+        PROBE("mean_square", blockIdx.x, mean);
+        PROBE("factor", blockIdx.x, factor);
+    }
+    return factor;
 }
 
 template <class Sum>

@@ -21,6 +21,7 @@
 // outside the arrays.
 //
 // Build constant: PER_LANE, experts of a lane: ceil(E / 32), at most 32.
+#include "common/probe.cuh"
 #include "common/reduce.cuh"
 
 static_assert(PER_LANE >= 1 && PER_LANE <= 32, "a lane keeps its experts in one mask of 32 bits");
@@ -45,7 +46,9 @@ __device__ __forceinline__ void finish(i32 id, float score, float scale, i32 A, 
         const i32 other = __shfl_sync(FULL_WARP, id, a);
         rank += other < id || (other == id && a < lane);
     }
+    if (lane == 0) PROBE("total", blockIdx.x, total);
     if (lane >= A) return;
+    PROBE("chosen_score", at + lane, score);
     ids[at + lane] = id;
     weights[at + lane] = total == 0.0f ? scale / (float)A : score / total * scale;
     order[at + rank] = lane;
@@ -59,6 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float score = score_of(raw[(i64)blockIdx.x * E + e]);
         scores[e] = score;
         keys[e] = score + bias[e];
+        PROBE("score", (i64)blockIdx.x * E + e, score);
+        PROBE("key", (i64)blockIdx.x * E + e, keys[e]);
     }
     __syncthreads();
     if (threadIdx.x >= 32) return;

@@ -15,6 +15,7 @@ from dsv4.errors import SpecError
 from dsv4.spec import Format, KernelSpec
 from oracle.bounded import Bounded
 from oracle.formats import decode
+from oracle.stages import StageProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,15 @@ def as_values(raw: np.ndarray, fmt: Format) -> np.ndarray:
 
 
 def reference(
-    spec: KernelSpec, inputs: Mapping[str, np.ndarray], bound: Mapping[str, Any]
+    spec: KernelSpec,
+    inputs: Mapping[str, np.ndarray],
+    bound: Mapping[str, Any],
+    *,
+    probe: StageProbe | None = None,
 ) -> dict[str, Reference]:
     """The oracle's outputs for these inputs (stored bits) and axes, options and scalars.
 
+    probe: called with the oracle's named stages, if it has any.
     Errors: SpecError when the oracle does not take an input or does not give an output.
     """
     function = oracle_of(spec.name, spec.family, spec.oracle)
@@ -65,6 +71,8 @@ def reference(
     scalars = {a.name: _as_scalar(bound[a.name], a.fmt) for a in spec.scalars}
     given = {**{k: v for k, v in bound.items() if k in parameters}, **arrays}
     given.update({k: v for k, v in scalars.items() if k in parameters})
+    if probe is not None and "probe" in parameters:
+        given["probe"] = probe
     with np.errstate(all="ignore"):
         result = function(**given)
     results = result if isinstance(result, dict) else {spec.outputs[0].name: result}

@@ -7,6 +7,7 @@ import numpy as np
 from oracle.attention_sums import chunk_sums, joined_sums
 from oracle.bounded import Bounded
 from oracle.formats import FORMATS
+from oracle.stages import StageProbe, unprobed
 
 
 def sink_attention(
@@ -61,21 +62,31 @@ def sink_attention_tiled(
 
 
 def attention_sink(
-    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, sink: np.ndarray, scale: float
+    q: np.ndarray,
+    kv: np.ndarray,
+    ids: np.ndarray,
+    sink: np.ndarray,
+    scale: float,
+    probe: StageProbe = unprobed,
 ) -> Bounded:
     """`sink_attention` with its error magnitude; ids outside 0..N-1 are absent.
 
     Shapes: q [T,H,K], kv [N,K], ids [T,S], sink [H] -> [T,H,K].
     A row whose logits and sink are all -inf gives zeros, as one without entries does.
     """
-    return _bounded(q, kv, ids, sink, scale, "f64")
+    return _bounded(q, kv, ids, sink, scale, "f64", probe)
 
 
 def attention_sink_f32(
-    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, sink: np.ndarray, scale: float
+    q: np.ndarray,
+    kv: np.ndarray,
+    ids: np.ndarray,
+    sink: np.ndarray,
+    scale: float,
+    probe: StageProbe = unprobed,
 ) -> Bounded:
     """As `attention_sink`, for a kernel whose weights underflow where float32 does."""
-    return _bounded(q, kv, ids, sink, scale, "f32")
+    return _bounded(q, kv, ids, sink, scale, "f32", probe)
 
 
 def attention_sink_split(
@@ -107,7 +118,13 @@ def attention_sink_join_f32(
 
 
 def _bounded(
-    q: np.ndarray, kv: np.ndarray, ids: np.ndarray, sink: np.ndarray, scale: float, fmt: str
+    q: np.ndarray,
+    kv: np.ndarray,
+    ids: np.ndarray,
+    sink: np.ndarray,
+    scale: float,
+    fmt: str,
+    probe: StageProbe,
 ) -> Bounded:
     """The magnitude is that of `softmax` in the contracts, and one underflow for each entry."""
     tiny = FORMATS[fmt].min_normal
@@ -115,6 +132,7 @@ def _bounded(
     rows = _gathered(kv, listed)
     logits = _logits(q, rows, listed, scale)
     top = np.maximum(logits.max(axis=2, initial=-np.inf), sink)
+    _probe_logits(logits, listed, sink, top, probe)
     value = sink_attention(q, kv, listed, sink, scale=scale)
     value = np.where((top == -np.inf)[..., None], 0.0, value)
     weights = np.exp(logits - top[..., None])
@@ -124,6 +142,18 @@ def _bounded(
     magnitude = np.einsum("ths,tsk->thk", shares, np.abs(rows))
     magnitude += shares.sum(axis=2)[..., None] * np.abs(value) + listed.shape[1] * tiny
     return Bounded(value, magnitude)
+
+
+def _probe_logits(
+    logits: np.ndarray, listed: np.ndarray, sink: np.ndarray, top: np.ndarray, probe: StageProbe
+) -> None:
+    """Logits by place among the present entries, NaN past the last; and what divides."""
+    packed = np.full(logits.shape, np.nan)
+    for t, entries in enumerate(listed >= 0):
+        packed[t, :, : entries.sum()] = logits[t][:, entries]
+    probe("logit", packed, "T H S")
+    below = np.exp(logits - top[..., None]).sum(axis=2) + np.exp(sink - top)
+    probe("log2_denominator", (np.log(below) + top) / np.log(2), "T H")
 
 
 def _present(ids: np.ndarray, kv: np.ndarray) -> np.ndarray:

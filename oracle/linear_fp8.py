@@ -5,9 +5,10 @@ import numpy as np
 from oracle.blocks import Bytes, decode_fp8_block
 from oracle.bounded import Bounded
 from oracle.formats import Floats
+from oracle.stages import StageProbe, unprobed
 
 
-def linear_fp8(codes: Bytes, scales: Floats, x: Floats) -> Bounded:
+def linear_fp8(codes: Bytes, scales: Floats, x: Floats, *, probe: StageProbe = unprobed) -> Bounded:
     """Each row of x times each row of the decoded weights; activations are not quantised.
 
     Shapes: codes e4m3 [N,K], scales [ceil(N/128), ceil(K/128)] (values), x [M,K] -> [M,N].
@@ -15,5 +16,6 @@ def linear_fp8(codes: Bytes, scales: Floats, x: Floats) -> Bounded:
     Magnitude: sum |x w|.
     Source: the FP8-block layout of weights and the bf16-dequant law of linear layers.
     """
+    probe("scale", scales, "ceil(N/128) ceil(K/128)", exact=True)
     w = decode_fp8_block(codes, scales)
     return Bounded(x @ w.T, np.abs(x) @ np.abs(w).T)

@@ -4,9 +4,10 @@ import numpy as np
 
 from oracle.bounded import Bounded
 from oracle.formats import Floats
+from oracle.stages import StageProbe, unprobed
 
 
-def rms_norm(x: Floats, w: Floats, *, eps: float) -> Floats:
+def rms_norm(x: Floats, w: Floats, *, eps: float, probe: StageProbe = unprobed) -> Floats:
     """Each row of x over the root of its mean square, times w.
 
     Shapes: x [T,D], w [D] -> [T,D].
@@ -14,29 +15,33 @@ def rms_norm(x: Floats, w: Floats, *, eps: float) -> Floats:
     row zero, as the formula says.
     Source: config `rms_norm_eps`; gains are stored in bf16 and used as float32.
     """
-    return np.asarray(w * (x * _inverse_root(x, eps)))
+    return np.asarray(w * (x * _inverse_root(x, eps, "T", probe)))
 
 
-def rms_norm_f32(x: Floats, w: Floats, *, eps: float) -> Bounded:
+def rms_norm_f32(x: Floats, w: Floats, *, eps: float, probe: StageProbe = unprobed) -> Bounded:
     """As `rms_norm`. Magnitude: |y|, because every rounding of the kernel scales y by 1 + u."""
-    y = rms_norm(x, w, eps=eps)
+    y = rms_norm(x, w, eps=eps, probe=probe)
     return Bounded(y, np.abs(y))
 
 
-def rms_norm_head(x: Floats, *, eps: float) -> Floats:
+def rms_norm_head(x: Floats, *, eps: float, probe: StageProbe = unprobed) -> Floats:
     """Each head's lanes over the root of their mean square; no gain.
 
     Shapes: x [T,H,K] -> [T,H,K].
     Source: the query norm after wq_b, one per head.
     """
-    return np.asarray(x * _inverse_root(x, eps))
+    return np.asarray(x * _inverse_root(x, eps, "T H", probe))
 
 
-def rms_norm_head_f32(x: Floats, *, eps: float) -> Bounded:
+def rms_norm_head_f32(x: Floats, *, eps: float, probe: StageProbe = unprobed) -> Bounded:
     """As `rms_norm_head`. Magnitude: |y|."""
-    y = rms_norm_head(x, eps=eps)
+    y = rms_norm_head(x, eps=eps, probe=probe)
     return Bounded(y, np.abs(y))
 
 
-def _inverse_root(x: Floats, eps: float) -> Floats:
-    return np.asarray(1.0 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps))
+def _inverse_root(x: Floats, eps: float, axes: str, probe: StageProbe) -> Floats:
+    mean_square = np.mean(x * x, axis=-1, keepdims=True)
+    factor = np.asarray(1.0 / np.sqrt(mean_square + eps))
+    probe("mean_square", mean_square[..., 0], axes)
+    probe("factor", factor[..., 0], axes)
+    return factor

@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from oracle.bounded import Bounded
 from oracle.formats import round_to
+from oracle.stages import StageProbe, unprobed
 from oracle.topk import top_k
 
 SOFTPLUS_LINEAR = 20.0
@@ -44,7 +45,12 @@ def routing_weights(
 
 
 def router(
-    raw: np.ndarray, bias: np.ndarray, *, scale: float, A: int
+    raw: np.ndarray,
+    bias: np.ndarray,
+    *,
+    scale: float,
+    A: int,
+    probe: StageProbe = unprobed,
 ) -> dict[str, np.ndarray | Bounded]:
     """The choice by score: ids, weights, and the slots by ascending expert id.
 
@@ -54,11 +60,13 @@ def router(
     """
     scores = round_to(expert_scores(raw), "f32")
     keys = round_to(scores + bias, "f32")
+    probe("score", scores, "T E")
+    probe("key", keys, "T E")
     unknown = np.isnan(keys)
     ranked = select_experts(np.where(unknown, -np.inf, keys), np.zeros_like(bias), raw.shape[1])
     numbers_first = np.argsort(np.take_along_axis(unknown, ranked, axis=1), axis=1, kind="stable")
     ids = np.take_along_axis(ranked, numbers_first, axis=1)[:, :A]
-    return _routing(ids, scores, scale)
+    return _routing(ids, scores, scale, probe)
 
 
 def router_hash(
@@ -67,6 +75,7 @@ def router_hash(
     tokens: npt.NDArray[np.int64],
     *,
     scale: float,
+    probe: StageProbe = unprobed,
 ) -> dict[str, np.ndarray | Bounded]:
     """The choice by table row: ids, weights, and the slots by ascending expert id.
 
@@ -76,14 +85,17 @@ def router_hash(
     there = (tokens >= 0) & (tokens < len(table))
     named = table[np.where(there, tokens, 0)]
     known = there[:, None] & (named >= 0) & (named < raw.shape[1])
-    return _routing(np.where(known, named, -1), round_to(expert_scores(raw), "f32"), scale)
+    return _routing(np.where(known, named, -1), round_to(expert_scores(raw), "f32"), scale, probe)
 
 
 def _routing(
-    ids: npt.NDArray[np.int64], scores: np.ndarray, scale: float
+    ids: npt.NDArray[np.int64], scores: np.ndarray, scale: float, probe: StageProbe
 ) -> dict[str, np.ndarray | Bounded]:
     """Weights of chosen experts; scale / A each where all their scores are 0 (0 / 0 otherwise)."""
     known = np.maximum(ids, 0)
+    own = np.where(ids < 0, np.nan, np.take_along_axis(scores, known, axis=1))
+    probe("chosen_score", own, "T A")
+    probe("total", own.sum(axis=1), "T")
     total = np.take_along_axis(scores, known, axis=1).sum(axis=1, keepdims=True)
     weights = routing_weights(scores, known, scale=scale)
     weights = np.where(total == 0, scale / ids.shape[1], weights)

@@ -50,8 +50,12 @@ HOST_UNCHECKED __device__ inline void probe_record(u32 stage, i64 index, double 
         probe_record(probe_id, (i64)(index), (double)(value)); \
     } while (0)
 
+// Statements that are there for probes only.
+#define PROBED(...) __VA_ARGS__
+
 #else
 
 #define PROBE(stage, index, value) ((void)0)
+#define PROBED(...)
 
 #endif

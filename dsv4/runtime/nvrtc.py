@@ -90,12 +90,15 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
-def compile_cubin(source: Path, *, defines: Mapping[str, int | float | str], arch: str) -> Cubin:
+def compile_cubin(
+    source: Path, *, defines: Mapping[str, int | float | str], arch: str, line_info: bool = True
+) -> Cubin:
     """The cubin of a `.cu` for one architecture, from the cache or freshly built.
 
+    line_info: off for comparing code, because the assembler's schedule depends on line numbers.
     Errors: CompileError with the compiler's own lines; DeviceError when NVRTC is missing.
     """
-    options = _options(defines, arch)
+    options = _options(defines, arch, line_info)
     # The include path differs between machines and changes nothing that the digest does not see.
     named = [o for o in options if not o.startswith("--include-path")]
     key = digest(include_closure(source), "\n".join([*named, nvrtc_version()]))
@@ -104,7 +107,7 @@ def compile_cubin(source: Path, *, defines: Mapping[str, int | float | str], arc
     log_path = path.with_suffix(".log")
     if path.exists() and log_path.exists():
         return Cubin(path, _sha256(path.read_bytes()), arch, log_path.read_text(), True)
-    with _compiled(source, defines, arch) as program:
+    with _compiled(source, defines, arch, line_info) as program:
         binary, log = _whole_elf(_nvrtc().getCUBIN(program)), _nvrtc().getProgramLog(program)
     folder.mkdir(parents=True, exist_ok=True)
     _write_atomically(log_path, log.encode())
@@ -122,9 +125,11 @@ def compile_ptx(source: Path, *, defines: Mapping[str, int | float | str], arch:
     return text.decode().rstrip("\0")
 
 
-def _options(defines: Mapping[str, int | float | str], arch: str) -> list[str]:
+def _options(
+    defines: Mapping[str, int | float | str], arch: str, line_info: bool = True
+) -> list[str]:
     return [
-        *_OPTIONS,
+        *(o for o in _OPTIONS if line_info or o != "--generate-line-info"),
         f"--gpu-architecture={arch}",
         f"--include-path={cuda_root()}",
         *(f"-D{name}={value}" for name, value in sorted(defines.items())),
@@ -132,13 +137,18 @@ def _options(defines: Mapping[str, int | float | str], arch: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _compiled(source: Path, defines: Mapping[str, int | float | str], arch: str) -> Iterator[Any]:
+def _compiled(
+    source: Path,
+    defines: Mapping[str, int | float | str],
+    arch: str,
+    line_info: bool = True,
+) -> Iterator[Any]:
     """The compiled program, destroyed at the end of the `with`."""
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(source.read_text(), str(source), [], [])
     try:
         try:
-            nvrtc.compileProgram(program, _options(defines, arch))
+            nvrtc.compileProgram(program, _options(defines, arch, line_info))
         except Exception as error:
             log = nvrtc.getProgramLog(program)
             raise _failure(source, arch, defines, log or str(error)) from None

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 # Lines, names and notes of the compiler: they say where code came from, not what it does.
 _ABOUT = (".debug", ".nv_debug", ".rela.debug", ".rel.debug", ".shstrtab", ".strtab", ".symtab",
-          ".note", ".nv.callgraph", ".rel.nv.", ".nv.prototype", ".nv.compat")  # fmt: skip
+          ".note", ".nv.callgraph", ".rel.nv.", ".nv.prototype", ".nv.compat",
+          ".nv.merc.symtab")  # fmt: skip
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS = 8
@@ -34,7 +35,8 @@ def sections(binary: bytes) -> dict[str, bytes]:
 
 def code(binary: bytes) -> dict[str, bytes]:
     """The sections that decide what runs: instructions, constants, shared memory, attributes."""
-    return {k: v for k, v in sections(binary).items() if not k.startswith(_ABOUT)}
+    found = sections(binary).items()
+    return {k: v for k, v in found if not k.startswith(_ABOUT) and "debug" not in k}
 
 
 def code_bytes(binary: bytes, symbol: str) -> int:

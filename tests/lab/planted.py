@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dsv4.runtime.sources import cuda_root
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,7 +35,7 @@ def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> 
     """A copy of the kernel sources with one edit; its path, for DSV4_CUDA_ROOT."""
     copy = folder / name
     if not copy.exists():
-        shutil.copytree(cuda_root(), copy)
+        shutil.copytree(ROOT / "cuda", copy)
     source = copy / file
     text = source.read_text()
     assert text.count(old) >= 1, f"{old!r} is not in {file}"

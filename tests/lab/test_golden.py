@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +12,8 @@ from dsv4.errors import SpecError
 from dsv4.runtime.hostdevice import HostDevice
 from lab.cases import cases
 from lab.record import golden
-from tests.lab.planted import environment, lab, planted
+from tests.lab.planted import lab, planted
+from tests.lab.terminal import terminal
 
 TRUNCATES = ("cast.cu", "y[i] = f32_to_bf16(x[i]);",
              "y[i] = (bf16)(__float_as_uint(x[i]) >> 16);")  # fmt: skip
@@ -103,34 +98,14 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_review_shows_both_histograms_and_takes_single_keys_on_a_terminal(tmp_path: Path) -> None:
     lab(tmp_path, "golden", "check", "cast", "-c", "tail,special", "--backend", "host",
         "--folder", "goldens")  # fmt: skip
-    reader, writer = pty.openpty()
-    command = [sys.executable, "-m", "lab.cli", "golden", "review", "--folder", "goldens"]
-    process = subprocess.Popen(
-        command, stdin=writer, stdout=writer, stderr=writer, cwd=tmp_path, env=environment()
-    )
-    os.close(writer)
-    shown = ""
-    for key in ("a", "r"):
-        shown += read_until(reader, "[q]uit?")
-        os.write(reader, key.encode())
-    shown += read_until(reader, "of 2 pending")
-    assert process.wait(30) == 0
+    with terminal(tmp_path, "golden", "review", "--folder", "goldens") as screen:
+        shown = screen.wait_for("[q]uit?")
+        screen.type("a")
+        shown += screen.wait_for("[q]uit?")
+        screen.type("r")
+        shown += screen.wait_for("of 2 pending")
+        assert screen.exit_code() == 0
     assert "before" in shown and "after" in shown and "####" in shown
     assert "1 accepted, 1 rejected" in shown
     assert len(golden.read(tmp_path / "goldens" / "cast.jsonl")) == 1
     assert not (tmp_path / golden.PENDING).exists()
-
-
-def read_until(reader: int, words: str, limit_s: float = 60.0) -> str:
-    """What a terminal shows up to these words."""
-    shown, end = "", time.monotonic() + limit_s
-    while words not in shown:
-        assert time.monotonic() < end, f"{words!r} never came after {shown!r}"
-        ready, _, _ = select.select([reader], [], [], 1.0)
-        if ready:
-            try:
-                shown += os.read(reader, 4096).decode(errors="replace")
-            except OSError:  # the other end closed
-                break
-    assert words in shown, shown
-    return shown

@@ -1,0 +1,1 @@
+"""Finding the line: prompt, watch, probes, bisection, and cases made small."""
