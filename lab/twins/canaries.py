@@ -21,7 +21,10 @@ from lab.oracles import reference
 from lab.twins import Inputs, Trial, Twin
 from lab.twins.bench import Bench, Outputs
 from lab.twins.canary_laws import LAWS, Law
+from lab.twins.canary_laws_drafters import DRAFTER_LAWS
 from oracle.formats import FORMATS, decode, encode
+
+EVERY_LAW = {**LAWS, **DRAFTER_LAWS}
 
 # What is planted, by the bits that a format has for it.
 _VALUES = {"nan": np.nan, "+inf": np.inf, "-inf": -np.inf}
@@ -193,4 +196,4 @@ def _names(text: str) -> set[str]:
     return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
 
 
-TWINS = tuple(canary_twin(kernel, case, laws) for kernel, (case, laws) in LAWS.items())
+TWINS = tuple(canary_twin(kernel, case, laws) for kernel, (case, laws) in EVERY_LAW.items())

@@ -1,4 +1,4 @@
-"""What a NaN or an infinity in an input does, for every kernel that takes numbers.
+"""What a NaN or an infinity in an input does, for every kernel of the trunk that takes numbers.
 
 The reach names axes of the output along which only the planted element's own index may change:
 "T" its row, "T D" the element, "T D/32" its group of 32, nothing at all everything. The sentence
@@ -22,18 +22,18 @@ class Law(NamedTuple):
     coarse: bool = False
 
 
-_COPY = "copied bit for bit"
+COPY = "copied bit for bit"
 _ADD = "joins one addition"
-_ROW_DOT = "joins every sum of its row: NaN stays, an infinity gives one or NaN"
-_NORM = "an infinity or NaN takes its whole row: the mean is not finite"
+ROW_DOT = "joins every sum of its row: NaN stays, an infinity gives one or NaN"
+NORM = "an infinity or NaN takes its whole row: the mean is not finite"
 _CODE = "a NaN code is a weight of NaN"
 
 
 Laws = tuple[str, Mapping[str, Law]]
 
-_NORMS: Laws = ("off the block", {"x": Law("T", _NORM), "w": Law("D", "scales its column")})
-_HEAD_NORMS: Laws = ("off the block", {"x": Law("T H", _NORM)})
-_ISLANDS: Laws = ("tail", {"x": Law("T", _ROW_DOT), "w": Law("N", _ROW_DOT)})
+_NORMS: Laws = ("off the block", {"x": Law("T", NORM), "w": Law("D", "scales its column")})
+_HEAD_NORMS: Laws = ("off the block", {"x": Law("T H", NORM)})
+_ISLANDS: Laws = ("tail", {"x": Law("T", ROW_DOT), "w": Law("N", ROW_DOT)})
 _ATTENTION: Laws = (
     "tail",
     {
@@ -43,12 +43,12 @@ _ATTENTION: Laws = (
     },
 )
 _JOIN: Laws = ("tail", {"sink": Law("H", "a logit of its head")})
-_HEADS: Laws = ("rows-T=3-V=37-D=264", {"x": Law("T", _ROW_DOT), "w": Law("V", _ROW_DOT)})
+_HEADS: Laws = ("rows-T=3-V=37-D=264", {"x": Law("T", ROW_DOT), "w": Law("V", ROW_DOT)})
 _MARKOV: Laws = (
     "rows-T=3-V=133-R=264",
     {
         "w1": Law("", "every row whose token before is that one"),
-        "w2": Law("V", _ROW_DOT),
+        "w2": Law("V", ROW_DOT),
         "logits": Law("T V", _ADD),
     },
 )
@@ -59,8 +59,8 @@ _POOL: Mapping[str, Law] = {
 }
 
 _ANY: Mapping[str, Law] = {"scale": Law("", "every row's gates"), "base": Law("", "every row")}
-_HYPER_SCALE: Laws = ("tail", {"x": Law("T", _NORM), "mix": Law("T C", "stays in its element")})
-_HYPER_PRE: Laws = ("tail", {**_ANY, "x": Law("T", _NORM), "mix": Law("T", "its row's gates")})
+_HYPER_SCALE: Laws = ("tail", {"x": Law("T", NORM), "mix": Law("T C", "stays in its element")})
+_HYPER_PRE: Laws = ("tail", {**_ANY, "x": Law("T", NORM), "mix": Law("T", "its row's gates")})
 _HYPER_ALL: Laws = (
     "tail",
     {
@@ -78,41 +78,20 @@ _INDEXER: Laws = (
     {
         "q": Law("T", "a NaN product stays NaN, a negative infinity is clamped to 0"),
         "keys": Law("N", "a NaN product stays NaN, a negative infinity is clamped to 0"),
-        "weights": Law("T", _ROW_DOT),
+        "weights": Law("T", ROW_DOT),
     },
 )
 
 _X_SCALE = "its row is not finite; a group is summed before it is scaled, so its sign may differ"
 _FP4: Mapping[str, Law] = {
     "scales": Law("N", "a NaN scale makes its row NaN"),
-    "x": Law("T", _ROW_DOT),
+    "x": Law("T", ROW_DOT),
     "x_scales": Law("T", _X_SCALE, coarse=True),
 }
 _FP4_SLOTS: Mapping[str, Law] = {
     "scales": Law("N", "every slot of its expert, in that row"),
     "x": Law("", "every slot of its row"),
     "x_scales": Law("", _X_SCALE, coarse=True),
-}
-
-_SDPA: Laws = (
-    "one tile",
-    {
-        "q": Law("T H", "its head's logits"),
-        "k": Law("", "the logits of every query that sees it"),
-        "v": Law("K", "the column of every query that sees it"),
-    },
-)
-
-_DRAWN = "decides its row only; NaN is never kept and never drawn"
-_QUANT: Laws = (
-    "rows-T=3-N=13-K=96",
-    {"x": Law("T", _ROW_DOT), "scales": Law("N", "its row is not finite", coarse=True)},
-)
-_STATS: Mapping[str, Law] = {name: Law("T", _DRAWN) for name in ("x", "mx", "th", "z")}
-
-_DRAWS_DENSE: Mapping[str, Law] = {
-    **_STATS,
-    **{name: Law("T", _DRAWN) for name in ("q", "q_mx", "q_th", "q_z")},
 }
 
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
@@ -150,24 +129,24 @@ LAWS: Mapping[str, Laws] = {
     ),
     "dequant_ue8m0": ("every byte", {"codes": Law("N", "byte 255 is NaN")}),
     "hadamard": ("tail-T=7-K=16", {"x": Law("T", "joins every sum of its row")}),
-    "linear_bf16": ("rows-M=3-N=37-K=1040", {"w": Law("N", _ROW_DOT), "x": Law("M", _ROW_DOT)}),
+    "linear_bf16": ("rows-M=3-N=37-K=1040", {"w": Law("N", ROW_DOT), "x": Law("M", ROW_DOT)}),
     "linear_fp8": (
         "rows-M=3-N=37-K=1040",
         {
             "codes": Law("N", "a NaN code makes its row NaN"),
             "scales": Law("N", "scales its 128 rows"),
-            "x": Law("M", _ROW_DOT),
+            "x": Law("M", ROW_DOT),
         },
     ),
-    "movement_embed": ("tail", {"table": Law("D", _COPY)}),
-    "movement_gather": ("tail", {"x": Law("D", _COPY)}),
-    "movement_gather_row": ("tail", {"x": Law("D", _COPY)}),
-    "movement_scatter": ("tail", {"x": Law("D", _COPY), "y": Law("S D", _COPY)}),
+    "movement_embed": ("tail", {"table": Law("D", COPY)}),
+    "movement_gather": ("tail", {"x": Law("D", COPY)}),
+    "movement_gather_row": ("tail", {"x": Law("D", COPY)}),
+    "movement_scatter": ("tail", {"x": Law("D", COPY), "y": Law("S D", COPY)}),
     "movement_scatter_add": ("tail", {"x": Law("D", _ADD), "y": Law("S D", _ADD)}),
     "movement_add": ("tail", {"x": Law("N", _ADD), "y": Law("N", _ADD)}),
-    "movement_take": ("tail", {"x": Law("T", _COPY)}),
-    "movement_place": ("tail", {"x": Law("T", _COPY), "y": Law("T S", _COPY)}),
-    "movement_repeat": ("tail", {"x": Law("T D", _COPY)}),
+    "movement_take": ("tail", {"x": Law("T", COPY)}),
+    "movement_place": ("tail", {"x": Law("T", COPY), "y": Law("T S", COPY)}),
+    "movement_repeat": ("tail", {"x": Law("T D", COPY)}),
     "movement_mean": ("tail", {"x": Law("T D", _ADD)}),
     "rope": (
         "odd head",
@@ -230,29 +209,6 @@ LAWS: Mapping[str, Laws] = {
             "comb": Law("T", "weighs one stream of its row"),
         },
     ),
-    **dict.fromkeys(("sdpa_full", "sdpa_scan", "sdpa_clip"), _SDPA),
-    "dynconv": (
-        "stage 1",
-        {
-            "x": Law("D", "joins the sums of the rows that look back at it"),
-            "base": Law("D", "weighs its column in every row"),
-            "own": Law("T", "weighs its group in its row"),
-        },
-    ),
-    "rope_neox": (
-        "off the block",
-        {
-            "x": Law("T H", "its pair turns into NaN, or an infinity turns with it"),
-            "table": Law("", "the pair of every head at that position"),
-        },
-    ),
-    **dict.fromkeys(("quant_linear_q8", "quant_linear_q4"), _QUANT),
-    "filter_gather": ("nothing filtered", _STATS),
-    "filter_gumbel": ("off the block", _STATS),
-    "candidates_topk": ("off the block", {"x": Law("T", "NaN comes behind every number")}),
-    "filter_stats": ("together", {"x": Law("T", _DRAWN)}),
-    "filter_residual_dense": ("off the block", _DRAWS_DENSE),
-    "filter_residual_sparse": ("off the block", {**_STATS, "q": Law("T", _DRAWN)}),
     "linear_fp4_mx": ("tail", _FP4),
     "linear_fp4_nv": ("tail", {**_FP4, "scale2": Law("", "scales every row")}),
     "linear_fp4_mx_selected": ("tail", _FP4_SLOTS),
@@ -266,7 +222,7 @@ LAWS: Mapping[str, Laws] = {
     "confidence": (
         "tail",
         {
-            "x": Law("T", _ROW_DOT),
+            "x": Law("T", ROW_DOT),
             "w1": Law("", "every row whose token before is that one"),
             "proj": Law("", "every row"),
         },

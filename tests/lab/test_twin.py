@@ -24,8 +24,8 @@ from lab import testing
 from lab.record.store import Store
 from lab.twins import Inputs, Trial, Twin, match, twins
 from lab.twins.bench import Bench, Outputs
-from lab.twins.canaries import plantable, reach
-from lab.twins.canary_laws import INTERNAL, LAWS, Law
+from lab.twins.canaries import EVERY_LAW, plantable, reach
+from lab.twins.canary_laws import INTERNAL, Law
 from lab.twins.session import ERROR, FAIL, PASS, run_twin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,12 +135,12 @@ def test_every_kernel_says_what_nan_and_infinities_do(kernel: str) -> None:
     spec = registry.spec(kernel)
     internal, _ = INTERNAL.get(kernel, ((), ""))
     numbers = {a.name for a in spec.inputs if plantable(a)} - set(internal)
-    said = set(LAWS[kernel][1] if kernel in LAWS else ())
+    said = set(EVERY_LAW[kernel][1] if kernel in EVERY_LAW else ())
     assert said == numbers, f"write the laws of {numbers - said} in lab/twins/canary_laws.py"
 
 
 def test_laws_and_exemptions_name_what_there_is() -> None:
-    assert set(LAWS) <= set(registry.kernels())
+    assert set(EVERY_LAW) <= set(registry.kernels())
     assert {twin for _, twin in INTERNAL.values()} <= set(twins())
 
 
