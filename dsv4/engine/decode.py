@@ -104,6 +104,12 @@ def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Gra
         )
     program = program_of(engine, state, rows, bucket(state.pos + rows, engine.max_seq))
     head = head_of(engine, state, rows, kind)
+    # Once outside the graph: a driver may load code at its first launch, which a capture forbids.
+    # The row it writes at this position is written again by the step itself.
+    write_control(engine, state, np.zeros(rows, np.int32))
+    program.run()
+    head.tape.run()
+    engine.last.device.synchronize()
     with engine.last.device.capture() as graph:
         program.run()
         head.tape.run()

@@ -9,6 +9,7 @@ from typing import Any
 from dsv4.checkpoint.census import Census
 from dsv4.engine.arms import Arms
 from dsv4.engine.loading import Loader, rope_tables
+from dsv4.engine.peers import probe_peers
 from dsv4.engine.placement import Placement, demand_room, plan_placement, rope_positions
 from dsv4.engine.source import WeightSource
 from dsv4.engine.weights import MtpWeights, Stage, size_bytes
@@ -47,6 +48,7 @@ def open_model(
     placement = plan_placement(source.census, arms, devices=order, max_seq=max_seq, tail=tail)
     free = {numbers[id(d)]: d.memory_bytes()[0] for d in devices}
     demand_room(placement, free, source.where)
+    probe_peers(devices)
     stages: list[Stage] = []
     try:
         tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))

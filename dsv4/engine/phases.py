@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -43,14 +44,10 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def mode() -> str:
-    """The profile that DSV4_PROFILE asks for: off, sync, nvtx or both."""
-    return os.environ.get("DSV4_PROFILE") or "off"
-
-
+@functools.cache
 def enabled() -> bool:
-    """Whether phases are measured or marked at all."""
-    return mode() != "off"
+    """Whether DSV4_PROFILE asks for times or marks; read once in a process."""
+    return (os.environ.get("DSV4_PROFILE") or "off") != "off"
 
 
 def reset() -> None:
