@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dsv4.engine.arms import ActQuantVariant, Arms, ExpertArm, resolve_arms
+from dsv4.engine.arms import ActQuantVariant, Arms, ExpertArm
 from dsv4.engine.capture import Capture
 from dsv4.engine.engine import Engine
+from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
 from lab.engine_run import SWITCHES
 from lab.recorded import read_recorded, refusing

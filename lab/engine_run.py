@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dsv4.engine.arms import resolve_arms
 from dsv4.engine.capture import Capture
 from dsv4.engine.engine import Engine
 from dsv4.engine.state import DecodeState
+from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
 from lab.oracle_run import Arrays, Pair
 from lab.recorded import Recorded

@@ -11,10 +11,10 @@ import numpy as np
 
 from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine import decode
-from dsv4.engine.arms import resolve_arms
 from dsv4.engine.engine import Engine
 from dsv4.engine.prefill import bucket
 from dsv4.engine.state import DecodeState
+from dsv4.engine.switches import resolve_arms
 from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from dsv4.engine import decode
-from dsv4.engine.arms import resolve_arms
 from dsv4.engine.engine import Engine
 from dsv4.engine.state import DecodeState
+from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
 from lab.engine_diff import engine_against_oracle
 from lab.mutations import mutated

@@ -40,19 +40,7 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
     """
     c, when = run.config, run.schedule(w.ratio, cache.ring, cache.raw)
     table = run.stage.rope(w.ratio)
-    with run.phase("queries"):
-        given = product_input(run, "x", x)
-        latent = run.buffer("latent", c.q_lora_rank)
-        raw = product(run, w.wq_a, given, run.buffer("latent raw", c.q_lora_rank))
-        norm(run, raw, w.q_norm, latent)
-        compact = product_input(run, "latent", latent)
-        q = run.buffer("q", c.n_heads * c.head_dim)
-        product(run, w.wq_b, compact, q)
-        heads = q.reshape(run.rows, c.n_heads, c.head_dim)
-        kernel = rms_norm_head_f32 if run.arms.chains_f32 else rms_norm_head
-        run.tape.launch(kernel, heads, eps=c.norm_eps)
-        run.tape.launch(rope, heads, table, when.positions)
-        run.look("q", heads)
+    given, compact, heads = queries(run, w, x, when)
     with run.phase("keys"):
         run.look("kv", cache_rows(run, w, cache, given, when))
     columns = c.window_size
@@ -76,11 +64,38 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
         )  # fmt: skip
         if w.indexer is not None and columns > c.window_size:
             _choose(run, w.indexer, cache, x, given, query, when, ids[:, c.window_size :])
+    return attend_and_project(run, w, cache, heads, ids, when, out)
+
+
+def queries(run: Rows, w: LayerWeights, x: Any, when: Schedule) -> tuple[Any, Any, Any]:
+    """(x as products take it, the queries' latent likewise, rotated queries [T,H,d])."""
+    c = run.config
+    with run.phase("queries"):
+        given = product_input(run, "x", x)
+        latent = run.buffer("latent", c.q_lora_rank)
+        raw = product(run, w.wq_a, given, run.buffer("latent raw", c.q_lora_rank))
+        norm(run, raw, w.q_norm, latent)
+        compact = product_input(run, "latent", latent)
+        q = run.buffer("q", c.n_heads * c.head_dim)
+        product(run, w.wq_b, compact, q)
+        heads = q.reshape(run.rows, c.n_heads, c.head_dim)
+        kernel = rms_norm_head_f32 if run.arms.chains_f32 else rms_norm_head
+        run.tape.launch(kernel, heads, eps=c.norm_eps)
+        run.tape.launch(rope, heads, run.stage.rope(w.ratio), when.positions)
+        run.look("q", heads)
+    return given, compact, heads
+
+
+def attend_and_project(
+    run: Rows, w: LayerWeights, cache: LayerCache, heads: Any, ids: Any, when: Schedule, out: Any
+) -> Any:
+    """out [T,D]: the heads over the listed rows, turned back and projected."""
+    c = run.config
     with run.phase("attention"):
         o = run.buffer("o", c.n_heads, c.head_dim)
         _attend(run, heads, cache.kvc, ids, w.sink, o)
         run.look("o", o)
-        run.tape.launch(rope, o, table, when.positions, inverse=1)
+        run.tape.launch(rope, o, run.stage.rope(w.ratio), when.positions, inverse=1)
     with run.phase("output"):
         grouped = run.buffer("grouped", c.o_groups * c.o_lora_rank)
         grouped_product(run, w.wo_a, o.reshape(run.rows, -1), c.o_groups, grouped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dsv4.engine.attention import attention
@@ -12,7 +13,13 @@ from dsv4.engine.streams import enter, leave
 from dsv4.engine.weights import LayerWeights
 
 
-def run_block(run: Rows, w: LayerWeights, cache: LayerCache, streams: Any) -> Any:
+Attention = Callable[[Rows, LayerWeights, LayerCache, Any, Any], Any]
+"""The attention sub-block: called with its input [T,D] and where its output goes."""
+
+
+def run_block(
+    run: Rows, w: LayerWeights, cache: LayerCache, streams: Any, attend: Attention = attention
+) -> Any:
     """The streams [T,M,D] after a layer, written over those before it."""
     c = run.config
     middle = run.buffer("streams middle", c.hc_mult, c.dim)
@@ -20,7 +27,7 @@ def run_block(run: Rows, w: LayerWeights, cache: LayerCache, streams: Any) -> An
     with run.phase("streams"):
         x, mixing = enter(run, w.attn_hyper, w.attn_norm, streams)
     run.look("attn_norm", x)
-    attention(run, w, cache, x, z)
+    attend(run, w, cache, x, z)
     run.look("attn", z)
     with run.phase("streams"):
         leave(run, z, streams, mixing, middle)

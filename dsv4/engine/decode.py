@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from dsv4.engine.capture import Capture
 from dsv4.engine.prefill import bucket, eager_rows, run_piece
 from dsv4.engine.rows import Rows, look_at_nothing
 from dsv4.engine.state import DecodeState
-from dsv4.engine.tape import Tape
-from dsv4.engine.trunk import greedy, logits, run_trunk
+from dsv4.engine.tape import Tape, Workspace
+from dsv4.engine.trunk import AfterLayer, go_on, greedy, logits, run_trunk
 from dsv4.errors import Refusal
 from dsv4.runtime.device import Graph
 
@@ -83,8 +84,13 @@ def run_program(engine: Engine, state: DecodeState, ids: np.ndarray) -> Program:
 
 def write_control(engine: Engine, state: DecodeState, ids: np.ndarray) -> None:
     """Tell every stage the position of a step's first row and the tokens of its rows."""
-    control = np.concatenate([np.array([state.pos], np.int32), ids])
-    for stage, array in zip(engine.stages, state.control, strict=True):
+    send_control(engine, state.control, state.pos, ids)
+
+
+def send_control(engine: Engine, controls: Sequence[Any], pos: int, ids: np.ndarray) -> None:
+    """Write a step's first position and its tokens into a control of every stage."""
+    control = np.concatenate([np.array([pos], np.int32), ids])
+    for stage, array in zip(engine.stages, controls, strict=True):
         stage.device.write(array[: 1 + len(ids)], control)
 
 
@@ -120,26 +126,9 @@ def program_of(engine: Engine, state: DecodeState, rows: int, bound: int) -> Pro
     """The trunk of steps of that many rows below that position; bound on first use."""
     key = ("trunk", rows, bound)
     if key not in state.programs:
-        runs = tuple(
-            Rows(
-                config=engine.config,
-                arms=engine.arms,
-                stage=stage,
-                tape=Tape(stage.device, keep=True, profile=engine.arms.profile),
-                workspace=space,
-                rows=rows,
-                start=None,
-                bound=bound,
-                control=control,
-                library=engine.arms.device_gemm == "cublas",
-                schedules={},
-                look=look_at_nothing,
-            )
-            for stage, space, control in zip(
-                engine.stages, state.workspaces, state.control, strict=True
-            )
+        state.programs[key] = bind_trunk(
+            engine, state, state.workspaces, state.control, rows, bound
         )
-        state.programs[key] = Program(runs, run_trunk(runs, state.caches))
     program: Program = state.programs[key]
     return program
 
@@ -149,12 +138,48 @@ def head_of(engine: Engine, state: DecodeState, rows: int, kind: str) -> Head:
     key = (kind, rows)
     if key not in state.programs:
         program = program_of(engine, state, rows, bucket(state.pos + rows, engine.max_seq))
-        run, last = program.runs[-1], engine.last
-        tape = Tape(last.device, keep=True, profile=engine.arms.profile)
-        assert last.exit is not None, "the last stage has the head"
-        make = logits if kind == "logits" else greedy
-        state.programs[key] = Head(
-            tape, make(replace(run, tape=tape), last.exit, program.streams, last.head)
-        )
+        state.programs[key] = bind_head(engine, program, kind)
     head: Head = state.programs[key]
     return head
+
+
+def bind_trunk(
+    engine: Engine,
+    state: DecodeState,
+    spaces: Sequence[Workspace],
+    controls: Sequence[Any],
+    rows: int,
+    bound: int,
+    after: AfterLayer = go_on,
+) -> Program:
+    """A step of that many rows below a position, on a state's caches, bound.
+
+    spaces, controls: a workspace and a control for each stage. after: may add launches.
+    """
+    runs = tuple(
+        Rows(
+            config=engine.config,
+            arms=engine.arms,
+            stage=stage,
+            tape=Tape(stage.device, keep=True, profile=engine.arms.profile),
+            workspace=space,
+            rows=rows,
+            start=None,
+            bound=bound,
+            control=control,
+            library=engine.arms.device_gemm == "cublas",
+            schedules={},
+            look=look_at_nothing,
+        )
+        for stage, space, control in zip(engine.stages, spaces, controls, strict=True)
+    )
+    return Program(runs, run_trunk(runs, state.caches, after))
+
+
+def bind_head(engine: Engine, program: Program, kind: str) -> Head:
+    """The head of a step, "logits" or "greedy", bound."""
+    run, last = program.runs[-1], engine.last
+    tape = Tape(last.device, keep=True, profile=engine.arms.profile)
+    assert last.exit is not None, "the last stage has the head"
+    make = logits if kind == "logits" else greedy
+    return Head(tape, make(replace(run, tape=tape), last.exit, program.streams, last.head))

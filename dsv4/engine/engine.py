@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine import decode, mtp, prefill
-from dsv4.engine.arms import VERIFY_ROWS, ActQuantVariant, Arms, resolve_arms
+from dsv4.engine.arms import VERIFY_ROWS, ActQuantVariant, Arms
 from dsv4.engine.capture import Capture, ForwardOut
-from dsv4.engine.opening import DEFAULT_POSITIONS, open_model
+from dsv4.engine.checks import checked_ids, longest_sequence, open_devices
+from dsv4.engine.opening import open_model
 from dsv4.engine.placement import Placement
 from dsv4.engine.source import WeightSource, open_source
 from dsv4.engine.state import DecodeState, live_classes, new_control, new_layer_cache
+from dsv4.engine.switches import resolve_arms
 from dsv4.engine.tape import Workspace
 from dsv4.engine.weights import MtpWeights, Stage, size_bytes
-from dsv4.errors import Refusal, StateError
-from dsv4.runtime.device import Device, open_device
+from dsv4.errors import StateError
+from dsv4.runtime.device import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,7 @@ class Engine:
             variant = variant.value
         chosen = arms or resolve_arms(variant=variant, **switches)
         source = open_source(model)
-        config = source.census.config
-        longest = _max_seq(config, max_seq, source.where)
+        longest = longest_sequence(source.census.config, max_seq, source.where)
         opened = open_model(
             source, open_devices(devices, backend), chosen, max_seq=longest, progress=progress
         )
@@ -281,30 +283,13 @@ class Engine:
                 found += live_classes(stage.device, self.config, w.layer, cache, state.pos)
         return found
 
-    def check_ids(self, ids: Sequence[int] | np.ndarray, start: int, asked: str) -> np.ndarray:
-        """The ids as int32, once they fit. Errors: StateError."""
-        found = np.asarray(ids)
-        vocabulary = self.config.vocab_size
-        if found.ndim != 1 or not found.size or found.dtype.kind not in "iu":
-            raise StateError(
-                f"{asked} was asked for on ids of shape {list(found.shape)}, {found.dtype}\n"
-                "  it takes a list of at least one token id\n  in dsv4.engine\n"
-                "  give whole numbers"
-            )
-        if (bad := (found < 0) | (found >= vocabulary)).any():
-            place = int(np.argmax(bad))
-            raise StateError(
-                f"{asked} was asked for on token {int(found[place])}, at place {place}\n"
-                f"  the vocabulary is 0..{vocabulary - 1}\n  in {self.source.where}\n"
-                "  give ids of this model's tokenizer"
-            )
-        if start + found.size > self.max_seq:
-            raise StateError(
-                f"{asked} was asked for on {found.size} tokens from position {start}\n"
-                f"  the engine was loaded for {self.max_seq} positions\n  in dsv4.engine\n"
-                "  load it with a larger max_seq, or give fewer tokens"
-            )
-        return found.astype(np.int32)
+    def check_ids(
+        self, ids: Sequence[int] | np.ndarray, start: int, asked: str
+    ) -> npt.NDArray[np.int32]:
+        """The ids as int32, once they fit from that position on. Errors: StateError."""
+        return checked_ids(
+            ids, start, asked, self.config.vocab_size, self.max_seq, self.source.where
+        )
 
     @contextmanager
     def _step(self, state: DecodeState, toks: Sequence[int]) -> Iterator[np.ndarray]:
@@ -332,52 +317,20 @@ class Engine:
         state.poisoned = ""
 
     def _new_state(self, rows: int) -> DecodeState:
-        c = self.config
-        caches: list[Any] = []
-        for stage in self.stages:
-            for w in stage.layers:
-                caches.append(
-                    new_layer_cache(stage.device, c, w.ratio, self.max_seq, self.arms.prefill_chunk)
-                )
-        sizes = tuple(
-            sum(size_bytes(caches[w.layer]) for w in stage.layers) for stage in self.stages
+        layers = [(s.device, w) for s in self.stages for w in s.layers]
+        chunk = self.arms.prefill_chunk
+        caches = tuple(
+            new_layer_cache(device, self.config, w.ratio, self.max_seq, chunk)
+            for device, w in layers
         )
         return DecodeState(
             engine=self,
-            caches=tuple(caches),
-            cache_bytes=sizes,
+            caches=caches,
+            cache_bytes=tuple(
+                sum(size_bytes(caches[w.layer]) for w in stage.layers) for stage in self.stages
+            ),
             capacity=self.max_seq,
             round_rows=rows,
             workspaces=tuple(Workspace(s.device, rows) for s in self.stages if rows),
             control=tuple(new_control(s.device, rows) for s in self.stages if rows),
         )
-
-
-def open_devices(devices: Sequence[int | Device], backend: str) -> list[Device]:
-    """A device for each stage; the same index is the same device. Errors: DeviceError, Refusal."""
-    if not devices:
-        raise Refusal(
-            "a model was to be loaded on no devices\n  it has at least one stage\n"
-            "  in Engine.load\n  give devices=(0,)"
-        )
-    opened: dict[int, Device] = {}
-    found: list[Device] = []
-    for device in devices:
-        if isinstance(device, int):
-            if device not in opened:
-                opened[device] = open_device(backend, index=device)
-            found.append(opened[device])
-        else:
-            found.append(device)
-    return found
-
-
-def _max_seq(config: ModelConfig, asked: int | None, where: str) -> int:
-    if asked is None:
-        return min(config.usable_positions, DEFAULT_POSITIONS)
-    if not 1 <= asked <= config.usable_positions:
-        raise Refusal(
-            f"sequences of {asked} positions were asked for\n"
-            f"  the model has {config.usable_positions}\n  in {where}\n  give a smaller max_seq"
-        )
-    return asked

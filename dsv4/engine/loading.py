@@ -13,6 +13,7 @@ from dsv4.engine.source import WeightSource
 from dsv4.engine.weights import (
     CompressorWeights,
     DenseSlab,
+    DsparkWeights,
     ExitWeights,
     ExpertBank,
     ExpertKind,
@@ -165,6 +166,20 @@ class Loader:
             hnorm=self.floats("mtp.0.hnorm.weight"),
             layer=self.layer(self.config.n_layers),
             exit=self.exit("mtp.0."),
+        )
+
+    def dspark(self) -> DsparkWeights:
+        """The drafter behind the trunk."""
+        c = self.config
+        last = f"mtp.{c.stages - 1}."
+        return DsparkWeights(
+            blocks=tuple(self.layer(c.n_layers + k) for k in range(c.stages)),
+            main_proj=self.fp8("mtp.0.main_proj"),
+            main_norm=self.floats("mtp.0.main_norm.weight"),
+            exit=self.exit(last),
+            markov_w1=self.stored(f"{last}markov_head.markov_w1.weight"),
+            markov_w2=self.stored(f"{last}markov_head.markov_w2.weight"),
+            confidence=self.stored(f"{last}confidence_head.proj.weight").reshape(-1),
         )
 
     def _bank(self, names: Sequence[str], suffix: str) -> Any:

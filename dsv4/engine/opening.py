@@ -12,7 +12,7 @@ from dsv4.engine.loading import Loader, rope_tables
 from dsv4.engine.peers import probe_peers
 from dsv4.engine.placement import Placement, demand_room, plan_placement, rope_positions
 from dsv4.engine.source import WeightSource
-from dsv4.engine.weights import MtpWeights, Stage, size_bytes
+from dsv4.engine.weights import DsparkWeights, MtpWeights, Stage, size_bytes
 from dsv4.errors import DeviceError, Refusal
 from dsv4.runtime.device import Device
 
@@ -26,6 +26,7 @@ class Opened:
     stages: tuple[Stage, ...]
     placement: Placement
     mtp: MtpWeights | None
+    dspark: DsparkWeights | None
 
 
 def open_model(
@@ -52,15 +53,19 @@ def open_model(
     stages: list[Stage] = []
     try:
         tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))
-        mtp = None
+        mtp, dspark = None, None
         for plan, device in zip(placement.stages, devices, strict=True):
             stages.append(
                 _load_stage(source, arms, placement, plan.index, device, tables, progress)
             )
+        loader = Loader(source, stages[-1].device, arms.dense_fp8)
         if tail == "mtp":
-            loader = Loader(source, stages[-1].device, arms.dense_fp8)
             mtp = loader.mtp()
-            stages[-1].loaded_bytes += size_bytes(mtp)
+        elif tail == "dspark":
+            dspark = loader.dspark()
+        tail_bytes = size_bytes((mtp, dspark))
+        stages[-1].loaded_bytes += tail_bytes
+        progress(tail_bytes)
         for device in devices:
             device.synchronize()
     except MemoryError as error:
@@ -74,7 +79,7 @@ def open_model(
         # The caller keeps no half of a model; arrays go with the last name for them.
         stages.clear()
         raise
-    return Opened(tuple(stages), placement, mtp)
+    return Opened(tuple(stages), placement, mtp, dspark)
 
 
 def tail_of(census: Census, arms: Arms, where: str) -> str:

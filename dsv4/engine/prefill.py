@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from dsv4.engine.engine import Engine
 
 
+Watch = Callable[[Rows, int, Any], None]
+"""Called with the rows, a layer's number and the streams after it, which later work overwrites."""
+
+
+def watch_nothing(run: Rows, layer: int, streams: Any) -> None:
+    """The watch that takes nothing."""
+
+
 def prefill(
     engine: Engine,
     state: DecodeState,
@@ -27,6 +36,7 @@ def prefill(
     keep_states: bool,
     capture: Capture | None = None,
     end_after: int | None = None,
+    watch: Watch = watch_nothing,
 ) -> ForwardOut | None:
     """The result of checked ids at the state's position, which moves on; None if ended early."""
     c, last = engine.config, engine.last
@@ -35,7 +45,7 @@ def prefill(
     for first in range(0, len(ids), engine.arms.prefill_chunk):
         piece = ids[first : first + engine.arms.prefill_chunk]
         runs = eager_rows(engine, piece, state.pos, library=engine.arms.prefill_gemm == "library")
-        streams = run_piece(engine, state, runs, capture, end_after)
+        streams = run_piece(engine, state, runs, capture, end_after, watch)
         state.pos += len(piece)
         if streams is not None and keep_states:
             held[first : first + len(piece)] = streams
@@ -57,6 +67,7 @@ def run_piece(
     runs: list[Rows],
     capture: Capture | None,
     end_after: int | None = None,
+    watch: Watch = watch_nothing,
 ) -> Any:
     """The streams of some rows at once, or None when the pass was to end before."""
     positions = state.pos + runs[0].rows
@@ -64,6 +75,7 @@ def run_piece(
     def after(run: Rows, layer: int, streams: Any) -> bool:
         if capture is not None:
             capture.keep_blocks(run, layer, state.caches[layer], positions)
+        watch(run, layer, streams)
         return layer != end_after
 
     if capture is None:

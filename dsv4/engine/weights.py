@@ -171,10 +171,25 @@ class MtpWeights:
     exit: ExitWeights
 
 
+@dataclass(frozen=True, slots=True)
+class DsparkWeights:
+    """The drafter: its blocks, what turns taps into their common input, an exit, and its heads.
+
+    main_proj [D,n*D] for n tapped layers. markov_w1, markov_w2 bf16 [V,R]; confidence bf16 [D+R].
+    """
+
+    blocks: tuple[LayerWeights, ...]
+    main_proj: DenseSlab
+    main_norm: Any
+    exit: ExitWeights
+    markov_w1: Any
+    markov_w2: Any
+    confidence: Any
+
+
 @dataclass(slots=True)
 class Stage:
-    """One pipeline stage. embed is on the first stage (and on the last with a block behind the
-    trunk), head and exit on the last.
+    """One pipeline stage. embed is on the first stage, head and exit on the last.
 
     rope_plain turns layers without blocks, rope_yarn all others: f32 [P,R].
     """

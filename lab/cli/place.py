@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from dsv4.checkpoint.census import open_artifact
-from dsv4.engine.arms import resolve_arms
 from dsv4.engine.opening import DEFAULT_POSITIONS, tail_of
 from dsv4.engine.placement import SPARE_BYTES, plan_placement
+from dsv4.engine.switches import resolve_arms
 from dsv4.runtime.device import cuda_problem, open_device
 from lab.cli import text
 from lab.cli.arms import ARMS, device_list, switches

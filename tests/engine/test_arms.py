@@ -6,13 +6,8 @@ import dataclasses
 
 import pytest
 
-from dsv4.engine.arms import (
-    ActQuantVariant,
-    ExpertArm,
-    path_name,
-    resolve_arms,
-    resolve_dense_arm,
-)
+from dsv4.engine.arms import ActQuantVariant, ExpertArm, path_name
+from dsv4.engine.switches import resolve_arms, resolve_dense_arm
 from dsv4.errors import Refusal
 
 
