@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from dsv4.checkpoint.mint import plan_mint
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
+from dsv4.engine.switches import resolve_arms
+from dsv4.errors import StateError
+from dsv4.runtime.hostdevice import HostDevice
 from tests.engine.engines import same_bytes, tiny_engine, tokens
+from tests.goldens import golden_folder
 
 # A prompt that wraps the window of 8, ends blocks of 4 and 8, and leaves some open.
 PROMPT, STEPS = 13, 9
@@ -148,3 +155,25 @@ def test_a_step_recorded_as_a_graph_replays_to_the_bytes_of_launches() -> None:
         replayed.pos += 1
         head = decode.head_of(engine, replayed, 1, "logits")
         assert same_bytes(row, engine.last.device.to_numpy(head.result)[0])
+
+
+@pytest.mark.parametrize("quantisers", QUANTISERS)
+def test_threads_in_any_order_over_poisoned_outputs_give_the_same_bytes(quantisers: str) -> None:
+    shuffled = HostDevice(mode="shuffle", seed=7)
+    arms = resolve_arms({}, quantisers=quantisers)
+    engine = Engine.load(golden_folder("tiny-s"), (shuffled,), max_seq=60, arms=arms)
+    assert_same(run(engine), run(tiny_engine(quantisers=quantisers)))
+
+
+@pytest.mark.stress
+def test_a_step_is_legal_up_to_the_last_of_a_million_positions() -> None:
+    plan = plan_mint("tiny", "official", seed=1)
+    plan = replace(plan, config=replace(plan.config, max_seq_len=1 << 20))
+    engine = Engine.load(plan, backend="host", max_seq=1 << 20, prefill_chunk=8)
+    state = engine.alloc_decode_state()
+    engine.prefill_with_cache([1, 2, 3], state)
+    state.pos = (1 << 20) - 2
+    for _ in range(2):
+        assert np.isfinite(engine.decode_step(5, state)).all()
+    with pytest.raises(StateError, match="1048576 positions"):
+        engine.decode_step(5, state)
