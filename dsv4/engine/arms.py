@@ -47,7 +47,7 @@ class Arms:
     products of decode, which make a prompt's bytes independent of how it is cut. quantisers: off
     makes every quantiser and every bf16 rounding the identity (law SMOOTH). split_at: first layers
     of the stages after the first; empty when derived. prefill_chunk: rows that go through the
-    layers together.
+    layers together. graphs: "auto" replays bound steps as graphs where that pays, on a GPU.
     """
 
     decode_path: DecodePath
@@ -69,6 +69,7 @@ class Arms:
     quantisers: bool
     profile: str
     prefill_chunk: int
+    graphs: str
 
     @property
     def indirect_experts(self) -> bool:

@@ -46,21 +46,39 @@ class Head:
 def step_logits(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarray:
     """Logits [T,V] of the rows of checked ids at the state's position, which does not move."""
     if not engine.arms.decode_path.on_device:
-        return np.concatenate([step_eagerly(engine, state, ids[:1], None)])
-    run_program(engine, state, ids)
-    head = head_of(engine, state, len(ids), "logits")
-    head.tape.run()
-    return np.asarray(engine.last.device.to_numpy(head.result))
+        return step_eagerly(engine, state, ids, None)
+    return _bound_step(engine, state, ids, "logits")
 
 
 def step_greedy(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarray:
     """The tokens [T] with the largest logits; on the device path only they come back."""
     if not engine.arms.decode_path.on_device:
         return np.asarray(np.argmax(step_logits(engine, state, ids), axis=1))
-    run_program(engine, state, ids)
-    head = head_of(engine, state, len(ids), "greedy")
-    head.tape.run()
+    return _bound_step(engine, state, ids, "greedy")
+
+
+def _bound_step(engine: Engine, state: DecodeState, ids: np.ndarray, kind: str) -> np.ndarray:
+    if uses_graphs(engine):
+        key = ("graph", kind, len(ids), bucket(state.pos + len(ids), engine.max_seq))
+        if key not in state.programs:
+            state.programs[key] = record_step(engine, state, len(ids), kind)
+        write_control(engine, state, ids)
+        state.programs[key].replay()
+        head = head_of(engine, state, len(ids), kind)
+    else:
+        run_program(engine, state, ids)
+        head = head_of(engine, state, len(ids), kind)
+        head.tape.run()
     return np.asarray(engine.last.device.to_numpy(head.result))
+
+
+def uses_graphs(engine: Engine) -> bool:
+    """Whether bound steps are replayed as graphs: one device, no host in between, and it pays."""
+    arms = engine.arms
+    if arms.graphs == "off" or not arms.capturable or arms.profile != "off":
+        return False
+    alone = all(stage.device is engine.last.device for stage in engine.stages)
+    return alone and (arms.graphs == "on" or engine.last.device.backend == "cuda")
 
 
 def step_eagerly(

@@ -32,6 +32,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DSV4_VARIANT": tuple(v.value for v in ActQuantVariant),
     "DSV4_DEVICE_GEMM": ("gemv", "cublas"),
     "DSV4_PREFILL_GEMM": ("library", "rows"),
+    "DSV4_GRAPHS": ("auto", "on", "off"),
 }
 _NUMBERS: Final = (
     "DSV4_SPEC_DEPTH",
@@ -61,6 +62,13 @@ def resolve_arms(
     dense_input = _word(chosen, "DSV4_DENSE_INPUT")
     if dense_input == "fp8" and not quantisers:
         raise _excluded("DSV4_DENSE_INPUT=fp8", "DSV4_QUANTISERS=off switches every quantiser off")
+    graphs, profile = _word(chosen, "DSV4_GRAPHS"), _word(chosen, "DSV4_PROFILE")
+    if graphs == "on":
+        host = path.host_math or not quantisers
+        if host:
+            raise _excluded("DSV4_GRAPHS=on", "a graph holds nothing that the host looks at")
+        if profile != "off":
+            raise _excluded("DSV4_GRAPHS=on", "DSV4_PROFILE looks between its launches")
     vt = _word(chosen, "DSV4_VT")
     for orphan in ("DSV4_VT_TAU", "DSV4_VT_FLOOR"):
         if vt == "off" and orphan in chosen:
@@ -83,8 +91,9 @@ def resolve_arms(
         split_at=_splits(chosen),
         variant=ActQuantVariant(_word(chosen, "DSV4_VARIANT")),
         quantisers=quantisers,
-        profile=_word(chosen, "DSV4_PROFILE"),
+        profile=profile,
         prefill_chunk=_whole(chosen, "DSV4_PREFILL_CHUNK", VERIFY_ROWS, 8192) or _PREFILL_CHUNK,
+        graphs=graphs,
     )
 
 

@@ -157,6 +157,13 @@ def test_a_step_recorded_as_a_graph_replays_to_the_bytes_of_launches() -> None:
         assert same_bytes(row, engine.last.device.to_numpy(head.result)[0])
 
 
+def test_replayed_steps_give_the_bytes_of_launched_ones() -> None:
+    replayed = tiny_engine(graphs="on")
+    assert decode.uses_graphs(replayed) and not decode.uses_graphs(tiny_engine())
+    assert_same(run(replayed), run(tiny_engine()))
+    assert_same(run(tiny_engine(graphs="on", stages=2)), run(tiny_engine()))
+
+
 @pytest.mark.parametrize("quantisers", QUANTISERS)
 def test_threads_in_any_order_over_poisoned_outputs_give_the_same_bytes(quantisers: str) -> None:
     shuffled = HostDevice(mode="shuffle", seed=7)
