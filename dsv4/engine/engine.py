@@ -92,6 +92,21 @@ class Engine:
         return self.source.census.config
 
     @property
+    def model(self) -> WeightSource:
+        """Where the weights came from: tensors by name, and their census."""
+        return self.source
+
+    @property
+    def rope_plain(self) -> np.ndarray:
+        """The rotations of layers without blocks, f32 [positions, R], on the host."""
+        return self.last.device.to_numpy(self.last.rope_plain)
+
+    @property
+    def rope_yarn(self) -> np.ndarray:
+        """The rotations of all other layers."""
+        return self.last.device.to_numpy(self.last.rope_yarn)
+
+    @property
     def layer_stage(self) -> tuple[int, ...]:
         """The stage of every trunk layer."""
         return self.placement.layer_stage

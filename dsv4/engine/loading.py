@@ -62,8 +62,7 @@ class Loader:
             wkv=self.fp8(f"{attn}wkv"),
             kv_norm=self.floats(f"{attn}kv_norm.weight"),
             sink=self.floats(f"{attn}attn_sink"),
-            # Stored in FP8, but its input is never quantised.
-            wo_a=self.fp8(f"{attn}wo_a", quantised_input=False),
+            wo_a=self.fp8(f"{attn}wo_a"),
             wo_b=self.fp8(f"{attn}wo_b"),
             compressor=self.compressor(f"{attn}compressor.", ratio, c.head_dim) if ratio else None,
             indexer=self.indexer(f"{attn}indexer.") if ratio == FINE_RATIO else None,
@@ -90,7 +89,7 @@ class Loader:
         bits = self.device.to_numpy(array)
         return self.device.to_device((bits.astype(np.uint32) << 16).view(np.float32))
 
-    def fp8(self, name: str, *, quantised_input: bool = True) -> DenseSlab:
+    def fp8(self, name: str) -> DenseSlab:
         """A matrix stored as FP8 codes and powers of two, in the form that the arms want.
 
         Errors: Refusal when it is not exact in bf16.
@@ -101,18 +100,18 @@ class Loader:
             scales = self.device.empty((powers.size,), F32)
             dequant_ue8m0.prepare(powers.reshape(-1), out=scales, device=self.device).run()
             pair = Fp8Pair(codes, powers, scales.reshape(powers.shape))
-            return DenseSlab(name, rows, columns, None, pair, quantised_input)
+            return DenseSlab(name, rows, columns, None, pair)
         bf16 = self.device.empty((rows, columns), BF16)
         inexact = self.device.to_device(np.zeros(1, np.int32))
         dequant_fp8_block.prepare(codes, powers, y=bf16, inexact=inexact, device=self.device).run()
         self._demand_exact(name, inexact)
-        return DenseSlab(name, rows, columns, bf16, None, quantised_input)
+        return DenseSlab(name, rows, columns, bf16, None)
 
     def bf16(self, name: str) -> DenseSlab:
         """A matrix stored in bf16."""
         array = self.stored(name)
         rows, columns = (int(n) for n in array.shape)
-        return DenseSlab(name, rows, columns, array, None, False)
+        return DenseSlab(name, rows, columns, array, None)
 
     def hyper(self, at: str) -> HyperWeights:
         """A hyper-connection."""

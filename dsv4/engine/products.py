@@ -8,7 +8,7 @@ import numpy as np
 
 from dsv4.engine.arms import VERIFY_ROWS
 from dsv4.engine.rows import Rows
-from dsv4.engine.weights import DenseSlab
+from dsv4.engine.weights import DenseSlab, DenseView, WeightRef
 from dsv4.kernels.act_quant import act_quant_fp8_inplace
 from dsv4.kernels.cast import cast_bf16
 from dsv4.kernels.dequant import dequant_fp8_block
@@ -46,13 +46,13 @@ def product_input(run: Rows, name: str, x: Any, *, quantised: bool = True) -> An
 def product(run: Rows, w: DenseSlab, x: Any, out: Any) -> Any:
     """out [T,N] = x w^T for an x that `product_input` made."""
     if run.smooth:
-        run.tape.launch(island_dots_bf16, x, w.bf16, out=out)
+        run.tape.launch(island_dots_bf16, x, w.dev(), out=out)
     elif run.library:
-        run.tape.gemm(staged(run, w), x, out)
+        run.tape.gemm(staged(run, w).array, x, out)
     else:
         for first in range(0, int(x.shape[0]), VERIFY_ROWS):
             rows = slice(first, first + VERIFY_ROWS)
-            _few_rows(run, w, x[rows], out[rows])
+            _few_rows(run, w.ref, x[rows], out[rows])
     return out
 
 
@@ -64,12 +64,12 @@ def grouped_product(run: Rows, w: DenseSlab, x: Any, groups: int, out: Any) -> A
         for first in range(0, run.rows, VERIFY_ROWS):
             rows = slice(first, first + VERIFY_ROWS)
             for g in range(groups):
-                part = w.slice_rows(g * height, height)
+                part = w.ref.offset_rows(g * height, height)
                 columns = slice(g * width, (g + 1) * width)
                 into = slice(g * height, (g + 1) * height)
                 _few_rows(run, part, rounded[rows, columns], out[rows, into])
         return out
-    whole = w.bf16 if run.smooth else staged(run, w)
+    whole = w.dev() if run.smooth else staged(run, w).array
     taken, made = run.buffer("group input", width), run.buffer("group output", height)
     for g in range(groups):
         run.tape.launch(movement_take, x, out=taken, offset=g * width)
@@ -93,19 +93,19 @@ def island(run: Rows, x: Any, w: Any, out: Any) -> Any:
     return out
 
 
-def staged(run: Rows, w: DenseSlab) -> Any:
+def staged(run: Rows, w: DenseSlab) -> DenseView:
     """The matrix in bf16: resident, or made from its codes into the stage's scratch.
 
     The scratch holds one matrix; the next call overwrites it.
     """
     if w.fp8 is None:
-        return w.bf16
+        return DenseView(w.bf16, temporary=False)
     scratch = run.workspace.fixed("staged", scratch_elements(run), fmt=BF16)
     matrix = scratch[: w.rows * w.columns].reshape(w.rows, w.columns)
     # Codes times powers of two are exact in bf16; the count is for weights that are not.
     count = run.workspace.filled("staged inexact", 0, 1, fmt=I32)
     run.tape.launch(dequant_fp8_block, w.fp8.codes, w.fp8.scale_bytes, y=matrix, inexact=count)
-    return matrix
+    return DenseView(matrix, temporary=True)
 
 
 def scratch_elements(run: Rows) -> int:
@@ -121,8 +121,8 @@ def scratch_elements(run: Rows) -> int:
     )
 
 
-def _few_rows(run: Rows, w: DenseSlab, x: Any, out: Any) -> None:
-    if w.fp8 is not None:
-        run.tape.launch(linear_fp8, w.fp8.codes, w.fp8.scales, x, out=out)
+def _few_rows(run: Rows, w: WeightRef, x: Any, out: Any) -> None:
+    if w.codes is not None:
+        run.tape.launch(linear_fp8, w.codes, w.scales, x, out=out)
     else:
         run.tape.launch(linear_bf16, w.bf16, x, out=out)

@@ -13,6 +13,9 @@ from dsv4.errors import StateError
 from dsv4.runtime.device import Device
 from dsv4.spec import F32, I32
 
+StepWorkspace = Workspace
+"""The buffers of a state's steps, for as many rows as one of its steps may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompressorCache:
@@ -63,7 +66,7 @@ class DecodeState:
     tokens: list[int] = field(default_factory=list)
     poisoned: str = ""
     round_rows: int = 0
-    workspaces: tuple[Workspace, ...] = ()
+    workspaces: tuple[StepWorkspace, ...] = ()
     control: tuple[Any, ...] = ()
     programs: dict[Any, Any] = field(default_factory=dict)
     mtp_cache: LayerCache | None = None

@@ -31,35 +31,63 @@ class Fp8Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseSlab:
-    """A matrix [N,K] of a dense product: bf16, or FP8 that is made bf16 when a prompt needs it.
-
-    quantised_input: whether the published reference puts its inputs through FP8.
+class WeightRef:
+    """A matrix [N,K], or some of its rows, as products of few rows read it: bf16, or codes and
+    scales.
     """
+
+    bf16: Any
+    codes: Any
+    scales: Any
+
+    def offset_rows(self, first: int, count: int) -> WeightRef:
+        """Some of the rows. Errors: StateError when FP8 scales are not cut at a block."""
+        rows = slice(first, first + count)
+        if self.codes is None:
+            return WeightRef(self.bf16[rows], None, None)
+        if first % BLOCK or (count % BLOCK and first + count != int(self.codes.shape[0])):
+            raise StateError(
+                f"rows {first}..{first + count - 1} of an FP8 matrix were asked for\n"
+                f"  its scales belong to blocks of {BLOCK} rows\n  in dsv4/engine/weights.py\n"
+                "  cut at a multiple of it"
+            )
+        blocks = slice(first // BLOCK, -(-(first + count) // BLOCK))
+        return WeightRef(None, self.codes[rows], self.scales[blocks])
+
+
+@dataclass(frozen=True, slots=True)
+class DenseView:
+    """A matrix in bf16 to be used at once. temporary: it lies in scratch, until the next one."""
+
+    array: Any
+    temporary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DenseSlab:
+    """A matrix [N,K] of a dense product: bf16, or FP8 that is made bf16 when a prompt needs it."""
 
     name: str
     rows: int
     columns: int
     bf16: Any
     fp8: Fp8Pair | None
-    quantised_input: bool
 
-    def slice_rows(self, first: int, count: int) -> DenseSlab:
-        """Some rows as a matrix. Errors: StateError when FP8 scales are not cut at a block."""
-        rows = slice(first, first + count)
+    @property
+    def ref(self) -> WeightRef:
+        """The matrix as it is resident."""
         if self.fp8 is None:
-            return DenseSlab(
-                self.name, count, self.columns, self.bf16[rows], None, self.quantised_input
-            )
-        if first % BLOCK or count % BLOCK:
+            return WeightRef(self.bf16, None, None)
+        return WeightRef(None, self.fp8.codes, self.fp8.scales)
+
+    def dev(self) -> Any:
+        """The bf16 matrix on the device. Errors: StateError when it is resident as FP8."""
+        if self.bf16 is None:
             raise StateError(
-                f"rows {first}..{first + count - 1} of {self.name} were asked for\n"
-                f"  its scales belong to blocks of {BLOCK} rows\n  in dsv4/engine/weights.py\n"
-                "  cut at a multiple of it"
+                f"{self.name} was asked for in bf16\n  it is resident as FP8 codes\n"
+                "  in dsv4/engine/weights.py\n  stage it, or load with DSV4_DENSE_ARM=bf16"
             )
-        blocks = slice(first // BLOCK, (first + count) // BLOCK)
-        pair = Fp8Pair(self.fp8.codes[rows], self.fp8.scale_bytes[blocks], self.fp8.scales[blocks])
-        return DenseSlab(self.name, count, self.columns, None, pair, self.quantised_input)
+        return self.bf16
 
 
 @dataclass(frozen=True, slots=True)
