@@ -7,9 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.drafter_outputs import Outputs, drafter_outputs, target_outputs
+from dsv4.drafters.weights import load_draft
+from dsv4.runtime.device import Device
+from dsv4.runtime.hostdevice import HostDevice
+from dsv4.targets.load import load_target
+from lab.drafter_engine import engine_drafter_outputs, engine_target_outputs
+from lab.drafter_oracle import oracle_drafter, oracle_target
+from lab.drafter_outputs import Outputs, drafter_outputs, present, target_outputs
 from lab.drafter_recorded import UNWINDOWED, DrafterRecord, read_drafter_record
+from lab.drafter_runs import Pair, run_checks
 from lab.model_diff import Check, Report, Tokens
+from lab.stored import RECORDED
 
 ORACLE_BOUND = 1e-9
 """Absolute, of a float64 model: rounding stays below 1e-12, a wrong formula does not."""
@@ -56,15 +64,56 @@ def oracle_outputs(record: DrafterRecord, rule: str) -> Outputs:
     return drafter_outputs(record, rule)
 
 
-def drafter_diff(folder: Path) -> Report:
-    """The comparison of the float64 models with a recorded folder. Errors: Refusal."""
+def engine_outputs(record: DrafterRecord, rule: str, device: Device) -> Outputs:
+    """What the engine gives for a folder of a target or a drafter, in bf16 precision."""
+    if record.kind == "target":
+        return engine_target_outputs(record, device)
+    return engine_drafter_outputs(record, device, rule)
+
+
+def drafter_diff(folder: Path, *, subject: str = "oracle", device: Device | None = None) -> Report:
+    """The comparison of a recorded folder of this group with a subject of ours.
+
+    subject: "oracle", the float64 models, or "engine", the kernels on a device (the host backend
+    when none is given). Errors: Refusal when the folder cannot be used.
+    """
     record = read_drafter_record(folder)
-    rule = "causal_swa" if (folder / UNWINDOWED).is_file() else "seed"
-    checks = checks_of(oracle_outputs(record, rule), record, ORACLE_BOUND)
-    if rule != "seed":
-        other = read_drafter_record(folder, UNWINDOWED)
-        checks += checks_of(oracle_outputs(other, "seed"), other, ORACLE_BOUND)
-    return Report(folder, "oracle", "f64", tuple(checks), (), (), token_counts(checks))
+    if record.kind == "end-to-end":
+        checks = list(run_checks(record, lambda: _pair(record, subject, device)))
+    else:
+        bound = ORACLE_BOUND if subject == "oracle" else ENGINE_FACTOR * record.f32_distance
+        checks = []
+        for name, rule in _records(folder):
+            part = read_drafter_record(folder, name)
+            if subject == "oracle":
+                got = oracle_outputs(part, rule)
+            else:
+                got = engine_outputs(part, rule, device or HostDevice())
+            checks += checks_of(got, part, bound)
+    law = "f64" if subject == "oracle" else "f32"
+    return Report(folder, subject, law, tuple(checks), (), (), token_counts(checks))
+
+
+def _records(folder: Path) -> list[tuple[str, str]]:
+    """The files of outputs in a folder, and the attention rule that each follows."""
+    if (folder / UNWINDOWED).is_file():
+        return [(RECORDED, "causal_swa"), (UNWINDOWED, "seed")]
+    return [(RECORDED, "seed")]
+
+
+def _pair(record: DrafterRecord, subject: str, device: Device | None) -> Pair:
+    target, drafter = present(record, record.target), present(record, record.drafter)
+    if subject == "oracle":
+        return oracle_target(target), oracle_drafter(drafter)
+    device = device or HostDevice()
+    engine = load_target(target.folder, device)
+    return engine, load_draft(
+        drafter.folder,
+        device,
+        precision="bf16",
+        target_vocab=engine.vocab,
+        target_layers=engine.n_layers,
+    )
 
 
 def token_counts(checks: list[Check]) -> Tokens:

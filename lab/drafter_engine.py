@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dsv4.drafters.backbone import BlockDrafter
+from dsv4.drafters.selector import slot_scores
+from dsv4.drafters.weights import load_draft
 from dsv4.runtime.device import Device
+from dsv4.targets.layers import bf16_matrix
 from dsv4.targets.load import load_target
 from dsv4.targets.qwen3 import QwenTarget, TargetCache
-from lab.drafter_outputs import STATES_AFTER, Outputs
+from lab.drafter_outputs import STATES_AFTER, Outputs, prefixes, present
 from lab.drafter_recorded import DrafterRecord
 
 
@@ -60,6 +65,88 @@ def _states(target: QwenTarget, cache: TargetCache, when: str) -> Outputs:
         out[f"state.{when}.layer{layer}.conv"] = conv[at]
         out[f"state.{when}.layer{layer}.recurrent"] = recurrent[at].transpose(0, 2, 1)
     return out
+
+
+def engine_drafter_outputs(record: DrafterRecord, device: Device, rule: str = "seed") -> Outputs:
+    """Every round of a drafter in bf16 precision, and its cache at the end."""
+    part = present(record, record.drafter)
+    drafter = load_draft(part.folder, device, precision="bf16", rule=rule)
+    c, ops = drafter.config, drafter.ops
+    tables = record.borrowed or part.tensors
+    embedding, head = (
+        next(bits for name, (_, bits) in tables.items() if name.endswith(end))
+        for end in ("embed_tokens.weight", "lm_head.weight")
+    )
+    table, head_matrix = ops.bits(embedding), bf16_matrix(ops, head)
+    ends = [int(e) for e in record.arrays["input.round_context_end"]]
+    kv, out = drafter.new_kv(ends[-1]), Outputs()
+    for number, end in enumerate(ends):
+        at = f"round{number}."
+
+        keep = _into(device, out, at)
+        taps = ops.vector(record.arrays["input.target_taps"][kv.length : end])
+        features = drafter.ctx_features(taps)
+        drafter.ingest_ctx(kv, features, range(kv.length, end))
+        block = [int(record.arrays["input.ids"][end])] + [c.mask_token_id] * (c.block_size - 1)
+        noise = drafter.noise(ops.embed(table, ops.ints(block)), 1.0)
+        rows = drafter.forward_round(kv, noise, range(end, end + c.block_size), keep)
+        for name, value in (
+            ("ctx_features", features),
+            ("noise_embedding", noise),
+            ("block_hidden", rows),
+            ("block_ids", np.array(block)),
+        ):
+            keep(name, value)
+        rows = rows[0 if c.strategy_dspark else 1 :]
+        logits = drafter.scaled(ops.head(head_matrix, rows))
+        out |= {at + n: v for n, v in _proposal(drafter, logits, rows, block[0]).items()}
+        thresholds = record.arrays.get("input.confidence_thresholds")
+        if thresholds is not None and f"{at}confidence" in out:
+            out[f"{at}confident_prefix_length"] = prefixes(out[f"{at}confidence"], thresholds)
+    for i in range(c.n_layer):
+        for name, stored in (("k", kv.k[i]), ("v", kv.v[i])):
+            committed = _host(device, stored[: kv.length])
+            out[f"final_cache.layer{i}.{name}"] = committed.transpose(1, 0, 2)
+    return out
+
+
+def _proposal(drafter: BlockDrafter, logits: Any, rows: Any, anchor: int) -> Outputs:
+    device, c = drafter.ops.device, drafter.config
+    plain = _host(device, logits)
+    if drafter.selector is not None:
+        values, ids, hidden = drafter.selector.candidates(drafter.ops, logits, rows)
+        tokens = drafter.selector.walk_greedy(values, ids, hidden, anchor)
+        scores = np.stack(
+            [
+                slot_scores(drafter.selector.books, *slot)
+                for slot in zip(values, ids, hidden, [anchor, *tokens[:-1]], strict=True)
+            ]
+        )
+        return {
+            "logits": plain,
+            "selector_hidden": hidden.astype(np.float64),
+            "candidate_logits": values.astype(np.float64),
+            "candidate_ids": ids.astype(np.int64),
+            "walk_scores": scores.astype(np.float64),
+            "path_index": np.argmax(ids == tokens[:, None], axis=1),
+            "proposal_ids": tokens,
+        }
+    chain = drafter.chain_greedy(logits, rows, anchor, stash=drafter.wants_stash)
+    out: Outputs = {"proposal_ids": drafter.to_host(chain.tokens)[1:].astype(np.int64)}
+    if not c.strategy_dspark:
+        return out | {"logits": plain}
+    out |= {"base_logits": plain, "corrected_logits": _host(device, chain.logits)}
+    if drafter.has_confidence:
+        raw = drafter.raw_scores(rows, chain.stash).astype(np.float64)
+        out |= {"confidence_logits": raw, "confidence": 1.0 / (1.0 + np.exp(-raw))}
+    return out
+
+
+def _into(device: Device, out: Outputs, at: str) -> Callable[[str, Any], None]:
+    def keep(name: str, value: Any) -> None:
+        out[at + name] = _host(device, value)
+
+    return keep
 
 
 def _host(device: Device, value: Any) -> np.ndarray:

@@ -70,6 +70,10 @@ class OracleDrafter:
         """The block after its final norm."""
         return kv.backbone.block(kv.kv, noise)
 
+    def noise(self, rows: Any, scale: float) -> Any:
+        """Embedding rows of a block, scaled."""
+        return rows * (self.config.embedding_scale * scale)
+
     def scaled(self, logits: Any) -> Any:
         """Logits after multiplier and soft cap."""
         return scaled_logits(self.shape, logits)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from dsv4.kernels.candidates import candidates_topk
+from dsv4.spec import I32
 from dsv4.speculation.refusals import refuse
+from dsv4.targets.layers import Ops, WeightMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +156,52 @@ def _checked(
             "pass a value for every id",
         )
     return unary.reshape(slots, width), ids.reshape(slots, width), hidden
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorHead:
+    """The candidate selector of a DFlash2 drafter: codebooks on the host, a projection [R,D]."""
+
+    books: Codebooks
+    hidden_projection: WeightMatrix
+    top_k: int
+
+    def walk_greedy(
+        self, unary: np.ndarray, ids: np.ndarray, hidden: np.ndarray, anchor: int
+    ) -> np.ndarray:
+        """As the function of that name, with this head's codebooks."""
+        return walk_greedy(self.books, unary, ids, hidden, anchor)
+
+    def walk_sampled(
+        self,
+        unary: np.ndarray,
+        ids: np.ndarray,
+        hidden: np.ndarray,
+        anchor: int,
+        temp: float,
+        uniforms: Sequence[float],
+    ) -> SampledPath:
+        """As the function of that name, with this head's codebooks."""
+        return walk_sampled(self.books, unary, ids, hidden, anchor, temp, uniforms)
+
+    def candidates(
+        self, ops: Ops, logits: Any, rows: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values and ids [N,K] of every slot's candidates and its hidden gate [N,R], on the host.
+
+        Errors: DrafterRefusal when the target has tokens without a codebook row.
+        """
+        slots, vocab = logits.shape
+        if vocab > self.books.vocab:
+            raise refuse(
+                "codebook-target",
+                "a proposal",
+                f"{vocab} tokens, {self.books.vocab} codebook rows",
+                "use the target it was trained for",
+            )
+        values = ops.empty(slots, self.top_k)
+        ids = ops.device.empty((slots, self.top_k), I32)
+        ops.run(candidates_topk, logits, values=values, ids=ids)
+        hidden = ops.linear(self.hidden_projection, rows)
+        to_host = ops.device.to_numpy
+        return to_host(values), to_host(ids), to_host(hidden)

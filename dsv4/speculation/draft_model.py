@@ -51,6 +51,9 @@ class DraftModel(Protocol):
     def forward_round(self, kv: Any, noise: Any, positions: Sequence[int]) -> Any:
         """The block after its final norm, behind the context. [B,D]."""
 
+    def noise(self, rows: Any, scale: float) -> Any:
+        """Embedding rows of a block, times the configuration's scale and the given one."""
+
     def scaled(self, logits: Any) -> Any:
         """Logits after the multiplier and the soft cap of the configuration."""
 

@@ -226,8 +226,7 @@ def _play(run: Run) -> Round:
         )
     with run.stats.phase("draft"):
         noise = target.embed([run.last] + [c.mask_token_id] * (c.block_size - 1))
-        scale = c.embedding_scale * s.noise_scale
-        noise = noise if scale == 1.0 else noise * noise.dtype.type(scale)
+        noise = drafter.noise(noise, s.noise_scale)
         block = drafter.forward_round(run.kv, noise, range(start, start + c.block_size))
         rows = block[s.harvest.first_row : s.harvest.first_row + s.n_drafts]
         logits = drafter.scaled(target.head(rows))
