@@ -12,7 +12,6 @@ from dsv4.engine.state import LayerCache
 from dsv4.engine.streams import enter, leave
 from dsv4.engine.weights import LayerWeights
 
-
 Attention = Callable[[Rows, LayerWeights, LayerCache, Any, Any], Any]
 """The attention sub-block: called with its input [T,D] and where its output goes."""
 
