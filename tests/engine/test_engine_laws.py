@@ -184,3 +184,8 @@ def test_a_step_is_legal_up_to_the_last_of_a_million_positions() -> None:
         assert np.isfinite(engine.decode_step(5, state)).all()
     with pytest.raises(StateError, match="1048576 positions"):
         engine.decode_step(5, state)
+
+
+def test_a_checked_run_finds_no_fault_and_gives_the_same_bytes() -> None:
+    checked = Engine.load(golden_folder("tiny-s"), (HostDevice(mode="check"),), max_seq=60)
+    assert_same(run(checked), run(tiny_engine()))
