@@ -11,6 +11,7 @@ import click
 from dsv4.checkpoint.census import Artifact, Census, open_artifact
 from dsv4.checkpoint.values import check_all_values
 from lab.cli import text
+from lab.cli.draft import is_drafter, show_drafter
 from lab.cli.settings import current
 
 _LINEAGES = {
@@ -30,7 +31,8 @@ def census(folder: Path, headers_only: bool, values: bool) -> None:
 
     DIR is a folder with config.json and safetensors files, or a JSON file (.json, .json.gz) with
     `config` and `shards`, a map from file names to headers. A checkpoint that breaks a rule is
-    refused with the rule's name, and the command leaves with 2.
+    refused with the rule's name, and the command leaves with 2. Drafters (DFlash, DSpark, DFlash2)
+    are told with every choice that costs acceptance when it is wrong.
 
     \b
     Example:
@@ -38,6 +40,9 @@ def census(folder: Path, headers_only: bool, values: bool) -> None:
     """
     if values and headers_only:
         raise click.UsageError("--values reads data, --headers-only says there is none")
+    if is_drafter(folder):
+        show_drafter(folder)
+        return
     artifact = open_artifact(folder, headers_only=headers_only)
     if values:
         _check(artifact)

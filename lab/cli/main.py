@@ -52,6 +52,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "census": ("lab.cli.census:census", "Validate a checkpoint from its headers and count it."),
     "mint": ("lab.cli.mint:mint", "Make a checkpoint in a published layout from a seed."),
     "generate": ("lab.cli.generate:generate_tokens", "Print greedy tokens after a prompt."),
+    "draft": ("lab.cli.draft:draft", "Generate speculatively with a target and its drafter."),
     "step": ("lab.cli.step:step", "Show launches, bytes and times of a decode step."),
     "place": ("lab.cli.place:place", "Show which layers go where, from headers alone."),
     "gate": ("lab.cli.gate:gate", "Check laws of the engine, and mutations against them."),

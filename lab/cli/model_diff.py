@@ -9,9 +9,12 @@ from typing import Any
 
 import click
 
+from dsv4.runtime.device import open_device
 from lab.cli import settings, text
 from lab.cli.arms import ARMS, switches
 from lab.cli.exit_codes import ExitCode
+from lab.drafter_diff import drafter_diff
+from lab.drafter_recorded import kind_of
 from lab.engine_diff import PART_BOUND, engine_against_oracle
 from lab.model_diff import AGAINST, SUBJECTS, Check, Report, model_diff
 from oracle.laws import LAWS
@@ -56,7 +59,8 @@ def compare(
     """Compare a model with the recorded outputs of a folder, layer by layer and step by step.
 
     DIR holds config.json, weights and golden.safetensors; against the float64 model any
-    checkpoint will do.
+    checkpoint will do. Recorded drafters, their targets and runs of both are compared too: float64
+    within 1e-9, the engine within four times the recorded float32 run's distance, integers exactly.
 
     \b
     Example:
@@ -68,9 +72,12 @@ def compare(
             raise click.UsageError("--against oracle is for --subject engine")
         _against_oracle(folder, law or "engine", backend, arms, tokens)
         return
-    report = model_diff(
-        folder, subject=subject, law=law or "smooth", backend=backend, switches=switches(arms)
-    )
+    if kind_of(folder) is not None:
+        report = _of_drafters(folder, subject, law, backend, arms)
+    else:
+        report = model_diff(
+            folder, subject=subject, law=law or "smooth", backend=backend, switches=switches(arms)
+        )
     if settings.current().json:
         text.emit_json("model-diff", **document(report))
     show(report)
@@ -100,6 +107,16 @@ def _against_oracle(
     text.say(text.table(header, rows))
     text.say(f"\n{len(parts)} parts, {len(broken)} with a median row above {PART_BOUND:g}")
     sys.exit(ExitCode.CONTRACT if broken else ExitCode.OK)
+
+
+def _of_drafters(
+    folder: Path, subject: str, law: str | None, backend: str, arms: tuple[str, ...]
+) -> Report:
+    """Folders of drafters and their targets: one arithmetic each, no laws and no arms."""
+    if law is not None or arms:
+        raise click.UsageError(f"{folder} records a drafter or its target: no --law, no --arm")
+    device = open_device(backend) if subject == "engine" else None
+    return drafter_diff(folder, subject=subject, device=device)
 
 
 def document(report: Report) -> dict[str, Any]:
