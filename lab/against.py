@@ -13,7 +13,7 @@ from typing import Any
 
 from dsv4.errors import SpecError
 from lab import revisions
-from lab.result import CaseResult
+from lab.result import CaseResult, case_key
 
 SAME, DIFFERENT, MISSING = "SAME", "DIFFERENT", "MISSING"
 Key = tuple[str, str, int]
@@ -28,7 +28,8 @@ class Baseline:
 
     def verdict(self, result: CaseResult) -> str:
         """SAME or DIFFERENT bytes on the same inputs, or MISSING when there is no such entry."""
-        found = self.digests.get((result.kernel, result.label, result.seed))
+        key = (result.kernel, case_key(result.case, result.axes), result.seed)
+        found = self.digests.get(key)
         if found is None or found[0] != result.input_digest:
             return MISSING
         return SAME if found[1] == result.output_digest else DIFFERENT
@@ -38,8 +39,7 @@ def from_documents(source: str, results: Iterable[Mapping[str, Any]]) -> Baselin
     """A baseline from elements of kernel-diff's `results` list."""
     digests = {}
     for row in results:
-        label = "-".join([row["case"], *(f"{k}={v}" for k, v in row["axes"].items())])
-        key = (row["kernel"], label, int(row["seed"]))
+        key = (row["kernel"], case_key(row["case"], row["axes"]), int(row["seed"]))
         digests[key] = (row["input_digest"], row["output_digest"])
     return Baseline(source, digests)
 

@@ -13,6 +13,11 @@ from lab.measure.timing import Timing
 PASS, FAIL, ERROR = "PASS", "FAIL", "ERROR"
 
 
+def case_key(case: str, axes: Mapping[str, int]) -> str:
+    """Case name and axes in alphabetical order: the same for a result and its stored document."""
+    return "-".join([case, *(f"{k}={axes[k]}" for k in sorted(axes))])
+
+
 @dataclass(frozen=True, slots=True)
 class CaseResult:
     """Everything one run of one case found."""

@@ -16,10 +16,9 @@ from lab.cli.exit_codes import ExitCode
 from lab.cli.types import CASE_NAMES, CASE_PATTERN, KERNEL
 from lab.debug import forward as passes
 from lab.debug.history import Trial, bisect_source
-from lab.debug.subjects import OracleSubject, open_model
+from lab.debug.subjects import TINY, OracleSubject, open_model
 from oracle.laws import LAWS
 
-_TINY = Path(__file__).resolve().parents[2] / "tests" / "data" / "tiny-s"
 _SUBJECTS = ("kernels", "oracle")
 
 
@@ -76,7 +75,7 @@ def forward(
     if (weights is None) == (not tiny):
         raise click.UsageError("name a checkpoint with --weights DIR, or pass --tiny")
     chosen = settings.current()
-    folder = _TINY if weights is None else weights
+    folder = TINY if weights is None else weights
     model = open_model(folder, law)
     device = None
     if subject == "kernels":

@@ -82,6 +82,12 @@ _MODES = ("run", "shuffle", "check")
 )
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that does not pass.")
 @click.option("--isolate", is_flag=True, help="Run every case in a process of its own.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write this run as one HTML file.",
+)
 @click.option("--no-record", is_flag=True, help="Do not write to the store.")
 def kernel_diff(**options: Any) -> None:
     """Run kernels against their float64 oracles, byte by byte, and keep the record.
@@ -148,11 +154,22 @@ def kernel_diff(**options: Any) -> None:
             exit_codes=sorted(set(map(int, codes))),
             results=rows,
         )
+    if options["report"] is not None and rows:
+        _report(options["report"], rows, device, summary_line(recorder.env))
     seconds = time.monotonic() - begin
     text.say(
         "\n" + result_text.closing(tally, seconds=seconds, run_id=recorder.run_id, exit_code=code)
     )
     sys.exit(code)
+
+
+def _report(file: Path, rows: list[dict[str, Any]], device: Any, facts: str) -> None:
+    from lab.cli.report import write
+    from lab.report.content import Gathered
+
+    found = Gathered(tuple({**row, "run": 0} for row in rows), (facts,))
+    write(file, found, device)
+    text.note(f"report in {file}")
 
 
 def _plan(names: list[str], options: dict[str, Any]) -> session.Work:

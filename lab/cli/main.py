@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "step": ("lab.cli.step:step", "Show launches, bytes and times of a decode step."),
     "place": ("lab.cli.place:place", "Show which layers go where, from headers alone."),
     "gate": ("lab.cli.gate:gate", "Check laws of the engine, and mutations against them."),
+    "report": ("lab.cli.report:report", "Write the store as one HTML file."),
     "records": ("lab.cli.records:records", "Look into the record store, or move records."),
     "env": ("lab.cli.env:env", "Show what a record would say about this machine."),
     "doctor": ("lab.cli.doctor:doctor", "Say what is missing here and how to get it."),

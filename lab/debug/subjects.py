@@ -28,6 +28,8 @@ from oracle.trunk import Model, build_model, forward
 _PRODUCTS = {"fp8": "linear_fp8", "bf16": "linear_bf16", "fp4": "linear_fp4",
              "island": "island_dots_f32"}  # fmt: skip
 _LAYER_END = "hyper"
+TINY = Path(__file__).resolve().parents[2] / "tests" / "data" / "tiny-s"
+"""The tiny checkpoint of the tests, where there is a checkout."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from dsv4.spec import KernelSpec
 from lab.cases import Case, cases
 from lab.record.digests import spec_digest
 from lab.record.rows import dumps
-from lab.result import ERROR, CaseResult
+from lab.result import ERROR, CaseResult, case_key
 from lab.run import RunOptions, run_case
 
 SAME, FAIL, NEW, MISSING = "SAME", "FAIL", "NEW", "MISSING"
@@ -68,8 +68,8 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 def label_of(row: Mapping[str, Any]) -> str:
-    """Case name and axes, as a case's label has them."""
-    return "-".join([row["case"], *(f"{k}={v}" for k, v in row["axes"].items())])
+    """Case name and axes, the same before and after a line was written."""
+    return case_key(row["case"], row["axes"])
 
 
 def row_of(spec: KernelSpec, result: CaseResult, compiler: str) -> Row:
@@ -125,7 +125,7 @@ def missing(specs: Sequence[KernelSpec], folder: Path) -> list[Finding]:
     """Goldens of these kernels whose case is no longer there."""
     found = []
     for spec in specs:
-        labels = {c.label for c in cases(spec.name)}
+        labels = {case_key(c.name, c.axes) for c in cases(spec.name)}
         for row in read(folder / f"{spec.family}.jsonl").values():
             if row["kernel"] == spec.name and label_of(row) not in labels:
                 why = "the kernel has no such case any more; golden prune takes the line out"
@@ -216,7 +216,9 @@ def drop_pending(done: Sequence[Row]) -> None:
 
 def prune(folder: Path, specs: Sequence[KernelSpec]) -> list[Row]:
     """Goldens taken out: of kernels and cases that are gone, or of another declaration."""
-    current = {s.name: (spec_digest(s), {c.label for c in cases(s.name)}) for s in specs}
+    current = {
+        s.name: (spec_digest(s), {case_key(c.name, c.axes) for c in cases(s.name)}) for s in specs
+    }
     gone: list[Row] = []
     for path in sorted(folder.glob("*.jsonl")):
         if path.name == "portable.jsonl":

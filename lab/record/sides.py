@@ -14,6 +14,7 @@ from dsv4.errors import SpecError
 from lab import revisions
 from lab.record.exchange import import_jsonl
 from lab.record.store import Store
+from lab.result import case_key
 
 WORKING_TREE = "working tree"
 
@@ -183,7 +184,7 @@ def _entry(row: Mapping[str, Any], time: Interval | None) -> Entry:
     cuda = row.get("backend") == "cuda"
     return Entry(
         kernel=str(row["kernel"]),
-        label="-".join([row["case"], *(f"{k}={v}" for k, v in (row.get("axes") or {}).items())]),
+        label=case_key(row["case"], row.get("axes") or {}),
         seed=int(row.get("seed") or 0),
         place=str(row.get("arch")) if cuda else f"{row.get('backend')} {row.get('mode') or 'run'}",
         verdict=str(row["verdict"]),

@@ -38,6 +38,18 @@ def test_a_case_without_a_golden_is_new_until_it_is_accepted(tmp_path: Path) -> 
     assert (second.returncode, "1 SAME" in second.stdout) == (0, True)
 
 
+def test_cases_of_several_axes_are_found_again(tmp_path: Path) -> None:
+    check = ("golden", "check", "act_quant_fp8", "-c", "hidden,verify", "--backend", "host",
+             "--folder", "goldens")  # fmt: skip
+    assert lab(tmp_path, *check).returncode == 5
+    lab(tmp_path, "golden", "accept", "--all", "--folder", "goldens")
+    assert "2 SAME" in lab(tmp_path, *check).stdout
+    lab(tmp_path, "kernel-diff", "act_quant_fp8", "-c", "hidden", "--backend", "host")
+    again = lab(tmp_path, "kernel-diff", "act_quant_fp8", "-c", "hidden", "--backend", "host",
+                "--against", "record:1")  # fmt: skip
+    assert (again.returncode, "against SAME" in again.stdout) == (0, True)
+
+
 def test_changed_bytes_fail_with_what_moved_and_cannot_be_accepted(tmp_path: Path) -> None:
     lab(tmp_path, *CHECK)
     lab(tmp_path, "golden", "accept", "--all", "--folder", "goldens")
