@@ -54,7 +54,7 @@ def _draws(**more: Any) -> Iterator[Case]:
 def gumbel_cases() -> Iterator[Case]:
     """Rows around a block, seeds and events at their ends, a row of which nothing is kept."""
     yield from _draws()
-    nothing = dict(temp=1.0, seed=1, event=0, mx=100.0, th=0.5, z=0.0)
+    nothing: dict[str, Any] = dict(temp=1.0, seed=1, event=0, mx=100.0, th=0.5, z=0.0)
     yield Case("nothing kept", T=2, V=33, **nothing)
 
 
@@ -62,7 +62,7 @@ def gumbel_cases() -> Iterator[Case]:
 def dense_cases() -> Iterator[Case]:
     """Two rows with filters of their own; equal rows leave nothing."""
     yield from _draws(q=normal(), q_mx=constant(2.5), q_th=constant(0.02), q_z=constant(8.0))
-    same = dict(temp=1.0, seed=1, event=0, x=1.0, q=1.0, mx=1.0, th=0.0, z=33.0)
+    same: dict[str, Any] = dict(temp=1.0, seed=1, event=0, x=1.0, q=1.0, mx=1.0, th=0.0, z=33.0)
     yield Case("equal rows", T=2, V=33, q_mx=1.0, q_th=0.0, q_z=33.0, **same)
 
 
@@ -81,5 +81,5 @@ def _twice(below: str) -> Fill:
 def sparse_cases() -> Iterator[Case]:
     """A few probabilities, some of them given twice for a token."""
     for case in _draws(candidates=_twice("V"), q=uniform(0.0, 0.2)):
-        axes = {**case.axes, "K": 5}
+        axes: dict[str, Any] = {**case.axes, "K": 5}
         yield Case(case.name, level=case.level, **axes, **case.values)

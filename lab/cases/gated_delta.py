@@ -65,7 +65,7 @@ def unit_cases() -> Iterator[Case]:
 @cases_for("gated_delta_decay")
 def decay_cases() -> Iterator[Case]:
     """Every side of softplus and sigmoid, heads around a block."""
-    logs = dict(a_log=uniform(-3.0, 3.0))
+    logs: dict[str, Any] = dict(a_log=uniform(-3.0, 3.0))
     yield Case("smallest", T=1, H=1, **logs)
     yield Case("off the block", T=7, H=37, **logs)
     yield Case("far out", T=4, H=32, a=normal(60.0), b=normal(60.0), **logs)

@@ -1,6 +1,7 @@
 """Inputs for products with weights in blocks."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from lab.cases.fills import alternating, normal, one_huge, sprinkled, subnormal,
 @cases_for("quant_linear_q8", "quant_linear_q4")
 def quant_linear_cases() -> Iterator[Case]:
     """Rows of x around 8, rows of w around a block of warps, K around a warp's blocks."""
-    scales = dict(scales=uniform(0.001, 0.02))
+    scales: dict[str, Any] = dict(scales=uniform(0.001, 0.02))
     yield Case("smallest", T=1, N=1, K=32, **scales)
     for rows in (2, 3, 7, 8, 9, 17):
         yield Case("rows", T=rows, N=13, K=96, **scales)

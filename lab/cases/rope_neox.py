@@ -1,6 +1,7 @@
 """Inputs for the rotation of pairs half a rotary width apart."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def _stray(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Sha
 @cases_for("rope_neox")
 def rope_neox_cases() -> Iterator[Case]:
     """Whole and partial rotations, row strides, positions outside the table, ends of f32."""
-    seats = dict(table=_circle, positions=ids("P"))
+    seats: dict[str, Any] = dict(table=_circle, positions=ids("P"))
     yield Case("smallest", T=1, H=1, K=2, R=2, P=1, **seats)
     yield Case("off the block", T=3, H=5, K=22, R=18, P=7, **seats)
     yield Case("whole head", T=8, H=4, K=128, R=128, P=33, **seats)

@@ -31,7 +31,7 @@ def _window(width: int) -> Fill:
 
 
 def _cases(**ranges: Any) -> Iterator[Case]:
-    size = dict(scale=0.25, last=_up_to(0), **ranges)
+    size: dict[str, Any] = dict(scale=0.25, last=_up_to(0), **ranges)
     yield Case("smallest", T=1, H=1, N=1, G=1, K=4, **size)
     yield Case("one tile", T=3, H=4, N=127, G=2, K=32, **size)
     yield Case("exactly a tile", T=1, H=2, N=128, G=2, K=16, **size)
@@ -56,7 +56,7 @@ def full_cases() -> Iterator[Case]:
 def window_cases() -> Iterator[Case]:
     """The same under windows that cut a tile, skip whole tiles, or are wider than everything."""
     yield from _cases(first=_window(1000))
-    more = dict(scale=0.25, last=_up_to(0), q=normal())
+    more: dict[str, Any] = dict(scale=0.25, last=_up_to(0), q=normal())
     yield Case("window of one", T=4, H=2, N=200, G=1, K=8, first=_window(1), **more)
     yield Case("window cuts a tile", T=4, H=2, N=200, G=1, K=8, first=_window(24), **more)
     yield Case("window skips tiles", T=4, H=2, N=700, G=1, K=8, first=_window(150), **more)
