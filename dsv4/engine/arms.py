@@ -44,7 +44,8 @@ class Arms:
     dense_fp8: decode reads FP8 matrices as stored. dense_input_fp8: their inputs are FP8 per 128.
     dots_f32, chains_f32: which sums are float32 rather than float64. device_gemm: "gemv", or
     "cublas" for the library's product in a step. prefill_gemm: "library", or "rows" for the
-    products of decode, which make a prompt's bytes independent of how it is cut. quantisers: off
+    products of decode, which make a prompt's bytes independent of how it is cut. dspark_chain: a
+    draft's tokens follow each other on the "device", or through the "host". quantisers: off
     makes every quantiser and every bf16 rounding the identity (law SMOOTH). split_at: first layers
     of the stages after the first; empty when derived. prefill_chunk: rows that go through the
     layers together. graphs: "auto" replays bound steps as graphs where that pays, on a GPU.
@@ -57,6 +58,7 @@ class Arms:
     dots_f32: bool
     chains_f32: bool
     dspark_head_f32: bool
+    dspark_chain: str
     device_gemm: str
     prefill_gemm: str
     drafter: str

@@ -13,17 +13,24 @@ import numpy.typing as npt
 
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.checkpoint.mint import MintPlan
-from dsv4.engine import decode, mtp, prefill
+from dsv4.engine import decode, draft, mtp, prefill, verify
+from dsv4.engine import dspark as rings
 from dsv4.engine.arms import VERIFY_ROWS, ActQuantVariant, Arms
 from dsv4.engine.capture import Capture, ForwardOut
 from dsv4.engine.checks import checked_ids, longest_sequence, open_devices
 from dsv4.engine.opening import open_model
 from dsv4.engine.placement import Placement
 from dsv4.engine.source import WeightSource, open_source
-from dsv4.engine.state import DecodeState, live_classes, new_control, new_layer_cache
+from dsv4.engine.state import (
+    DecodeState,
+    live_classes,
+    new_control,
+    new_layer_cache,
+    poisoning,
+)
 from dsv4.engine.switches import resolve_arms
 from dsv4.engine.tape import Workspace
-from dsv4.engine.weights import MtpWeights, Stage, size_bytes
+from dsv4.engine.weights import DsparkWeights, MtpWeights, Stage, size_bytes
 from dsv4.errors import StateError
 from dsv4.runtime.device import Device
 
@@ -51,6 +58,7 @@ class Engine:
     max_seq: int
     spaces: tuple[Workspace, ...] = ()
     controls: tuple[Any, ...] = field(default=())
+    dspark: DsparkWeights | None = None
 
     @classmethod
     def load(
@@ -83,8 +91,29 @@ class Engine:
         spaces = tuple(Workspace(s.device, chosen.prefill_chunk) for s in opened.stages)
         controls = tuple(new_control(s.device, chosen.prefill_chunk) for s in opened.stages)
         return cls(
-            source, chosen, opened.stages, opened.placement, opened.mtp, longest, spaces, controls
+            source=source,
+            arms=chosen,
+            stages=opened.stages,
+            placement=opened.placement,
+            mtp=opened.mtp,
+            max_seq=longest,
+            spaces=spaces,
+            controls=controls,
+            dspark=opened.dspark,
         )
+
+    dspark_alloc_state = rings.dspark_alloc_state
+    dspark_prefill_prime = rings.dspark_prefill_prime
+    dspark_prime_prefill = rings.dspark_prime_prefill
+    dspark_ring_classes = rings.dspark_ring_classes
+    dspark_write_rings = rings.dspark_write_rings
+    dspark_forward_spec = draft.dspark_forward_spec
+    verify_tmax = property(verify.verify_tmax)
+    alloc_verify_state = verify.alloc_verify_state
+    verify_batch = verify.verify_batch
+    commit_verify = verify.commit_verify
+    decode_step_tap = verify.decode_step_tap
+    decode_step_greedy_tap = verify.decode_step_greedy_tap
 
     @property
     def config(self) -> ModelConfig:
@@ -172,7 +201,7 @@ class Engine:
         """
         state.check(self, "a prefill")
         checked = self.check_ids(ids, state.pos, "a prefill")
-        with self._poisoning(state):
+        with poisoning(state):
             out = prefill.prefill(self, state, checked, keep_states=keep_states, capture=capture)
             assert out is not None, "a prompt runs through all layers"
             return out
@@ -251,13 +280,13 @@ class Engine:
         Errors: StateError before a prefill, at the end of the capacity, for a token outside the
         vocabulary, another engine's state, or one that a failed call left half-advanced.
         """
-        with self._step(state, (tok,)) as ids:
+        with self.stepping(state, (tok,)) as ids:
             logits: np.ndarray = decode.step_logits(self, state, ids)[0]
         return logits
 
     def decode_step_greedy(self, tok: int, state: DecodeState) -> int:
         """The token with the largest logit after one more token, ties to the lowest."""
-        with self._step(state, (tok,)) as ids:
+        with self.stepping(state, (tok,)) as ids:
             chosen = int(decode.step_greedy(self, state, ids)[0])
         return chosen
 
@@ -274,7 +303,7 @@ class Engine:
                 "  in Engine.decode_step_probe\n  load with DSV4_DECODE_PATH=legacy"
             )
         capture = Capture()
-        with self._step(state, (tok,)) as ids:
+        with self.stepping(state, (tok,)) as ids:
             logits = decode.step_eagerly(self, state, ids, capture)[0]
         fields = (
             ("x", capture.x_dbg), ("q", capture.q_dbg), ("kv", capture.kv_dbg),
@@ -307,7 +336,7 @@ class Engine:
         )
 
     @contextmanager
-    def _step(self, state: DecodeState, toks: Sequence[int]) -> Iterator[np.ndarray]:
+    def stepping(self, state: DecodeState, toks: Sequence[int]) -> Iterator[np.ndarray]:
         """Checked ids of a step; afterwards the state has moved on, or is poisoned."""
         state.check(self, "a step")
         if state.pos == 0:
@@ -316,20 +345,9 @@ class Engine:
                 "  in dsv4.engine.decode\n  call prefill_with_cache first"
             )
         ids = self.check_ids(np.asarray(toks), state.pos, "a step")
-        with self._poisoning(state):
+        with poisoning(state):
             yield ids
             state.pos += len(ids)
-
-    @contextmanager
-    def _poisoning(self, state: DecodeState) -> Iterator[None]:
-        """Nothing may use the state any more if what runs inside fails."""
-        state.poisoned = "interrupted"
-        try:
-            yield
-        except BaseException as error:
-            state.poisoned = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise
-        state.poisoned = ""
 
     def _new_state(self, rows: int) -> DecodeState:
         layers = [(s.device, w) for s in self.stages for w in s.layers]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,8 +56,8 @@ class DecodeState:
     """One sequence: caches by layer, and how many tokens they have seen.
 
     engine: the only engine that may use it. poisoned: why it may not be used any more. workspaces,
-    programs: what its steps run, made once. control: on each stage, the position of a step's first
-    row and the tokens of its rows.
+    programs: what its steps and rounds run, made once. control: on each stage, the position of a
+    step's first row and the tokens of its rows. open_rows: of a round that is not committed.
     """
 
     engine: object
@@ -69,10 +71,13 @@ class DecodeState:
     workspaces: tuple[StepWorkspace, ...] = ()
     control: tuple[Any, ...] = ()
     programs: dict[Any, Any] = field(default_factory=dict)
-    mtp_cache: LayerCache | None = None
+    open_rows: int = 0
 
-    def check(self, engine: object, asked: str) -> None:
-        """Nothing, if the engine may use this state. Errors: StateError."""
+    def check(self, engine: object, asked: str, *, in_round: bool = False) -> None:
+        """Nothing, if the engine may use this state.
+
+        in_round: also while a round is open. Errors: StateError.
+        """
         if self.engine is not engine:
             raise StateError(
                 f"{asked} was asked for on another engine's state\n"
@@ -85,6 +90,30 @@ class DecodeState:
                 f"  it failed with: {self.poisoned}\n  at position {self.pos}\n"
                 "  make a new state and prefill again"
             )
+        if self.open_rows and not in_round:
+            raise StateError(
+                f"{asked} was asked for on a state with an open round\n"
+                f"  {self.open_rows} rows at position {self.pos} wait for a verdict\n"
+                "  in dsv4.engine.state\n  call commit_verify first"
+            )
+
+
+class Poisonable(Protocol):
+    """What a failed call leaves unusable, with the reason."""
+
+    poisoned: str
+
+
+@contextmanager
+def poisoning(held: Poisonable) -> Iterator[None]:
+    """Nothing may use what is held any more if what runs inside fails."""
+    held.poisoned = "interrupted"
+    try:
+        yield
+    except BaseException as error:
+        held.poisoned = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise
+    held.poisoned = ""
 
 
 def raw_rows(ratio: int, rows: int) -> int:

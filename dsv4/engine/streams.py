@@ -15,19 +15,26 @@ from dsv4.kernels.hyper import (
     hyper_norm_scale,
     hyper_norm_scale_f32,
     hyper_post,
+    hyper_post_pre_norm,
+    hyper_post_pre_norm_f32,
     hyper_pre,
     hyper_pre_f32,
 )
 from dsv4.kernels.movement import movement_embed, movement_repeat
 from dsv4.kernels.rms_norm import rms_norm, rms_norm_f32
+from dsv4.spec import F32, F64, I32
 
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """How a sub-block's output comes back into the streams: post [T,M], comb [T,M,M]."""
+    """How a sub-block's output comes back into the streams: post [T,M], comb [T,M,M].
+
+    turn: which of two sets of buffers they lie in; one is read while the next is written.
+    """
 
     post: Any
     comb: Any
+    turn: int
 
 
 def norm(run: Rows, x: Any, gain: Any, out: Any) -> Any:
@@ -50,8 +57,8 @@ def enter(run: Rows, hyper: HyperWeights, gain: Any, streams: Any) -> tuple[Any,
     """(the sub-block's normalised input [T,D], how its output comes back)."""
     c = run.config
     mix = run.buffer("mix", c.mixing_rows)
-    pre, post = run.buffer("pre", c.hc_mult), run.buffer("post", c.hc_mult)
-    comb = run.buffer("comb", c.hc_mult, c.hc_mult)
+    pre, mixing = run.buffer("pre", c.hc_mult), _mixing(run, 0)
+    post, comb = mixing.post, mixing.comb
     y, x = run.buffer("collapsed", c.dim), run.buffer("x", c.dim)
     island(run, streams.reshape(run.rows, -1), hyper.fn, mix)
     if run.arms.decode_path.host_math:
@@ -74,13 +81,40 @@ def enter(run: Rows, hyper: HyperWeights, gain: Any, streams: Any) -> tuple[Any,
             streams, mix, hyper.scale, hyper.base, pre=pre, post=post, comb=comb, y=y,
             mix_eps=c.norm_eps, eps=c.hc_eps, iterations=c.hc_sinkhorn_iters,
         )  # fmt: skip
-    return norm(run, y, gain, x), Mixing(post, comb)
+    return norm(run, y, gain, x), mixing
 
 
 def leave(run: Rows, z: Any, streams: Any, mixing: Mixing, out: Any) -> Any:
     """The next streams, from a sub-block's output and the streams that entered it."""
     run.tape.launch(hyper_post, z, streams, mixing.post, mixing.comb, out=out)
     return out
+
+
+def pass_on(
+    run: Rows, z: Any, streams: Any, mixing: Mixing, hyper: HyperWeights, gain: Any, out: Any
+) -> tuple[Any, Mixing]:
+    """`leave` into `out`, then `enter` the next sub-block from there.
+
+    For a few rows one launch does both, with the same bytes.
+    """
+    c, arms = run.config, run.arms
+    alike = arms.dots_f32 == arms.chains_f32
+    if not run.few or arms.decode_path.host_math or not alike:
+        leave(run, z, streams, mixing, out)
+        return enter(run, hyper, gain, out)
+    fused = hyper_post_pre_norm_f32 if arms.chains_f32 else hyper_post_pre_norm
+    following, x = _mixing(run, 1 - mixing.turn), run.buffer("x", c.dim)
+    parts = -(-c.hc_mult * c.dim // 256)
+    sums = F32 if arms.chains_f32 else F64
+    run.tape.launch(
+        fused, z, streams, mixing.post, mixing.comb, hyper.fn, hyper.scale, hyper.base, gain,
+        x_next=out, pre=run.buffer("pre", c.hc_mult), post_next=following.post,
+        comb_next=following.comb, y=x,
+        partial=run.buffer("mix parts", c.mixing_rows + 1, parts, fmt=sums),
+        ticket=run.workspace.filled("mix ticket", 0, run.workspace.rows, fmt=I32)[: run.rows],
+        mix_eps=c.norm_eps, eps=c.hc_eps, norm_eps=c.norm_eps, iterations=c.hc_sinkhorn_iters,
+    )  # fmt: skip
+    return x, following
 
 
 def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
@@ -105,6 +139,12 @@ def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
         run.tape.launch(hyper_head_gate, mix, scale, base, out=pre, eps=c.hc_eps)
     run.tape.launch(hyper_collapse, streams, pre, out=y)
     return norm(run, y, exit.norm, out)
+
+
+def _mixing(run: Rows, turn: int) -> Mixing:
+    c = run.config
+    post = run.buffer(f"post {turn}", c.hc_mult)
+    return Mixing(post, run.buffer(f"comb {turn}", c.hc_mult, c.hc_mult), turn)
 
 
 def _norm_scale(run: Rows, streams: Any, mix: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dsv4.engine.block import run_block
+from dsv4.engine.block import run_chained
 from dsv4.engine.rows import Look, Rows, look_at_nothing
 from dsv4.engine.state import LayerCache
 from dsv4.engine.streams import entry_streams, exit_rows
@@ -49,9 +49,12 @@ def run_trunk(
             else:
                 run.tape.receive(own, streams, runs[number - 1].stage.device)
         streams = own
-        for w in run.stage.layers:
+        entered = None
+        for w, following in zip(run.stage.layers, [*run.stage.layers[1:], None], strict=True):
             looking = replace(run, look=look_of(run, w.layer))
-            run_block(looking, w, caches[w.layer], streams)
+            entered = run_chained(
+                looking, w, caches[w.layer], streams, entered=entered, following=following
+            )
             if not after(run, w.layer, streams):
                 return None
     return streams
