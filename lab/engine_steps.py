@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
 from dsv4.engine.prefill import bucket
@@ -17,6 +16,7 @@ from dsv4.engine.state import DecodeState
 from dsv4.engine.switches import resolve_arms
 from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
+from lab.minted import model_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class StepCost:
 
 
 def open_engine(
-    folder: Path | MintPlan,
+    folder: Path | str,
     devices: Sequence[int],
     backend: str,
     max_seq: int | None,
     switches: Mapping[str, str | None],
 ) -> Engine:
-    """The engine of a folder under these switches. Errors: as `Engine.load`."""
+    """The engine of a folder, or of `mint:...`, under these switches. Errors: as `Engine.load`."""
     arms = resolve_arms(**switches)
-    return Engine.load(folder, devices, backend=backend, max_seq=max_seq, arms=arms)
+    return Engine.load(model_of(folder), devices, backend=backend, max_seq=max_seq, arms=arms)
 
 
 def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) -> StepCost:

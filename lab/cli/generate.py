@@ -40,7 +40,7 @@ def generate_tokens(
 ) -> None:
     """Print the greedy tokens that follow a prompt, as they come, with their speed.
 
-    DIR is a checkpoint folder.
+    DIR is a checkpoint folder, or mint:SIZE with settings: mint:tiny,layout=nextn,seed=7.
 
     \b
     Example:

@@ -38,6 +38,8 @@ def step(
 ) -> None:
     """Show launches, bytes and times of a greedy decode step, phase by phase.
 
+    DIR is a checkpoint folder, or mint:SIZE with settings: mint:flash,layers=2,experts=16.
+
     \b
     Example:
       dsv4-lab step tests/data/tiny-s --context 40
