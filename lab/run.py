@@ -27,6 +27,7 @@ from lab.compare.diff import OutputDiff, compare
 from lab.measure.timing import Timing, copies_for, copy_roof, time_launches
 from lab.oracles import Reference, reference
 from lab.result import ERROR, FAIL, PASS, CaseResult
+from lab.tools.cubin import code_bytes
 from oracle.formats import decode
 
 # What launches a prepared call; the tests of the judge replace it to plant faults.
@@ -313,6 +314,7 @@ def _build_facts(spec: KernelSpec, device: Device, launch: Launch) -> dict[str, 
         "regs": used.registers,
         "smem": used.shared_bytes,
         "local_bytes": used.spill_bytes,
+        "sass_bytes": code_bytes(cubin.path.read_bytes(), spec.symbol),
     }
 
 

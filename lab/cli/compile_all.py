@@ -9,6 +9,7 @@ from dsv4.runtime.nvrtc import ARCHITECTURES, nvrtc_version
 from dsv4.spec import KernelSpec
 from lab.builds import Build, build_all, plan
 from lab.cli import settings, text
+from lab.cli.code_changes import show_code_changes
 from lab.cli.exit_codes import ExitCode
 from lab.cli.types import KERNEL
 
@@ -26,9 +27,14 @@ _FAILURES = ("spills", "warnings")
     show_default=True,
     help="What makes a build a failure, beside errors.",
 )
+@click.option("--diff", "revision", metavar="REV", help="Compare code with a git revision's.")
 @click.pass_context
 def compile_all(
-    ctx: click.Context, kernels: tuple[str, ...], everything: bool, fail_on: tuple[str, ...]
+    ctx: click.Context,
+    kernels: tuple[str, ...],
+    everything: bool,
+    fail_on: tuple[str, ...],
+    revision: str | None,
 ) -> None:
     """Compile kernels with NVRTC and show what they use; no GPU is needed.
 
@@ -38,6 +44,7 @@ def compile_all(
     \b
     Example:
       dsv4-lab compile rms_norm --arch sm_90a
+      dsv4-lab compile rms_norm --diff HEAD~1
     """
     if not kernels and not everything:
         raise click.UsageError("name kernels, or pass --all")
@@ -45,6 +52,8 @@ def compile_all(
     arches = settings.current().arch or ARCHITECTURES
     version = nvrtc_version()
     work = plan(specs, arches)
+    if revision is not None:
+        ctx.exit(show_code_changes(work, revision))
     builds = []
     with text.progress("compile", len(work)) as bar:
         for build in build_all(work):

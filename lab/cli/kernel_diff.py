@@ -6,6 +6,7 @@ import functools
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 
 from dsv4 import registry
 from dsv4.runtime.device import open_device
-from lab import against, session
+from lab import against, session, workers
 from lab.casefile import save_case
 from lab.cases import LEVELS
 from lab.cli import exit_codes, result_text, settings, text
@@ -83,6 +84,13 @@ _MODES = ("run", "shuffle", "check")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that does not pass.")
 @click.option("--isolate", is_flag=True, help="Run every case in a process of its own.")
 @click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Run cases in N processes; on GPUs one for each card.",
+)
+@click.option("--ray", metavar="ADDRESS", help="Run cases on a Ray cluster.")
+@click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -119,7 +127,9 @@ def kernel_diff(**options: Any) -> None:
     )
     recorder = Recorder(chosen.store, device, enabled=not options["no_record"])
     text.say(f"env  {summary_line(recorder.env)}  seed {chosen.seed}\n")
-    if options["isolate"]:
+    if options["workers"] or options["ray"]:
+        stream = _spread(work, device, run_options, again, options, chosen)
+    elif options["isolate"]:
         stream = session.run_isolated(
             work, device, run_options, again=again, reopen=reopen, fail_fast=options["fail_fast"]
         )
@@ -161,6 +171,34 @@ def kernel_diff(**options: Any) -> None:
         "\n" + result_text.closing(tally, seconds=seconds, run_id=recorder.run_id, exit_code=code)
     )
     sys.exit(code)
+
+
+def _spread(
+    work: session.Work,
+    device: Any,
+    run_options: RunOptions,
+    again: functools.partial[session.Work],
+    options: dict[str, Any],
+    chosen: settings.Settings,
+) -> Iterator[CaseResult]:
+    """The results of `--workers` or `--ray`; on host without timings, because CPUs are shared."""
+    if device.backend == "host" and run_options.time:
+        run_options = replace(run_options, time=False)
+        text.note("several processes share this CPU, so nothing is timed")
+    job, fail_fast = workers.Job(again, run_options), options["fail_fast"]
+
+    def reopen(index: int) -> functools.partial[Any]:
+        return functools.partial(
+            open_device, device.backend, index=index, mode=options["mode"], seed=chosen.seed
+        )
+
+    if options["ray"]:
+        return workers.run_ray(work, device, job, reopen(0), options["ray"], fail_fast=fail_fast)
+    count = options["workers"]
+    if device.backend == "cuda":
+        count = min(count, device.xp.cuda.runtime.getDeviceCount())
+    places = [reopen(n) for n in range(count)]
+    return workers.run_workers(work, device, job, places, fail_fast=fail_fast)
 
 
 def _report(file: Path, rows: list[dict[str, Any]], device: Any, facts: str) -> None:

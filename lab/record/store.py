@@ -21,6 +21,8 @@ from lab.record.failures import damaged, explained
 
 SCHEMA_VERSION = 1
 DEFAULT_PATH = Path(".lab") / "lab.db"
+WAIT_S = 120.0
+"""How long a writer waits for others; SQLite's queue is unfair, and 200 writers need a minute."""
 _SCHEMA = Path(__file__).with_name("schema.sql")
 # Beyond this a full structural check takes longer than the run that asks for it.
 _CHECKED_BYTES = 256 * 2**20
@@ -45,7 +47,7 @@ class Store:
         self._connection = connection
 
     @classmethod
-    def open(cls, path: Path | str | None = None, *, timeout_s: float = 5.0) -> Store:
+    def open(cls, path: Path | str | None = None, *, timeout_s: float = WAIT_S) -> Store:
         """The store at that path for writing, made with its directory when missing."""
         path = Path(path) if path is not None else default_path()
         with explained(path, "keep records"):
@@ -61,7 +63,7 @@ class Store:
 
     @classmethod
     def open_existing(
-        cls, path: Path | str | None = None, *, timeout_s: float = 5.0
+        cls, path: Path | str | None = None, *, timeout_s: float = WAIT_S
     ) -> Store | None:
         """The store at that path for reading only; None when there is none."""
         path = Path(path) if path is not None else default_path()

@@ -63,7 +63,7 @@ def figure(height: float = _SIZE[1]) -> tuple[Any, Any]:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_FAINT)
-    axes.tick_params(colors=_INK, labelsize=8)
+    axes.tick_params(which="both", colors=_INK, labelsize=8)
     axes.grid(True, color=_FAINT, linewidth=0.5, alpha=0.6)
     axes.set_axisbelow(True)
     return made, axes
