@@ -1,0 +1,251 @@
+"""Greedy streams of every pair equal the target's own; sessions may be cut anywhere."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsv4.drafters.sampler import DeviceSampler
+from dsv4.errors import StateError
+from dsv4.speculation import session
+from dsv4.speculation.loops import generate, generate_dense, plain
+from dsv4.speculation.sampling import SpecSampling
+from dsv4.speculation.switches import Switches
+from tests.drafters.pairs import FAMILIES, TARGETS, Knowing, load_pair
+from tests.speculation.refusing import refuses
+
+PROMPT = [3, 14, 15, 92, 65]
+LENGTH = 20
+PAIRS = list(itertools.product(TARGETS, FAMILIES))
+COLD = SpecSampling(1e-6, seed=42)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """Each pair with a drafter that knows two thirds of the target's continuation."""
+    found = {}
+    for kind, family in PAIRS:
+        target, drafter = load_pair(tmp_path_factory.mktemp(f"{kind}-{family}"), kind, family)
+        stream = plain(target, PROMPT, LENGTH + 12)
+        wrong = np.random.default_rng(7).random(64) < 1 / 3
+        found[kind, family] = target, Knowing(drafter, stream, wrong, len(PROMPT)), stream
+    return found
+
+
+def variants(kind: str, family: str) -> dict[str, Switches]:
+    """Settings that must not show; how states roll back matters to the hybrid target alone."""
+    found = {
+        "default": Switches(),
+        "whole window": Switches(adapt=False),
+        "narrow": Switches(verify_t=2),
+        "read at once": Switches(defer=False),
+    }
+    if kind == "hybrid":
+        found |= {
+            "three rows": Switches(verify_t=3),
+            "replayed": Switches(ckpt=False),
+            "gated": Switches(gate=True),
+            "fresh snapshots": Switches(batch_states=False),
+        }
+    if family == "dspark":
+        found |= {p: Switches(policy=p) for p in ("ladder", "confidence", "confidence-slot")}
+    return found
+
+
+@pytest.mark.parametrize(("kind", "family"), PAIRS)
+def test_a_greedy_stream_is_the_targets_own(kind: str, family: str, pairs: Any) -> None:
+    target, drafter, stream = pairs[kind, family]
+    for name, switches in variants(kind, family).items():
+        found = generate(target, drafter, PROMPT, LENGTH, switches=switches)
+        assert list(found.tokens) == stream[:LENGTH], name
+        if name != "narrow":
+            assert found.stats.tokens_per_round > 1.3, name
+        assert (found.sctr, found.uctr) == (0, 0)
+
+
+@pytest.mark.parametrize(("kind", "family"), PAIRS)
+def test_no_run_emits_more_than_it_was_asked_for(kind: str, family: str, pairs: Any) -> None:
+    target, drafter, stream = pairs[kind, family]
+    for count in (0, 1, 2, 9):
+        assert list(generate(target, drafter, PROMPT, count).tokens) == stream[:count]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_drafter_that_knows_nothing_changes_no_token(family: str, pairs: Any) -> None:
+    target, drafter, stream = pairs["hybrid", family]
+    found = generate(target, drafter.drafter, PROMPT, 12)
+    assert list(found.tokens) == stream[:12]
+
+
+def test_an_end_token_ends_the_run_even_inside_an_accepted_run(pairs: Any) -> None:
+    target, drafter, stream = pairs["dense", "dspark"]
+    for at in (0, 5, 6, 7):
+        end = stream[at]
+        wanted = stream[: stream.index(end) + 1]
+        assert list(generate(target, drafter, PROMPT, LENGTH, eos=(end,)).tokens) == wanted
+
+
+@pytest.mark.parametrize(("kind", "family"), PAIRS)
+@pytest.mark.parametrize("sampling", [None, SpecSampling(0.8, seed=5, top_k=20, top_p=0.95)])
+def test_a_session_gives_the_same_stream_however_it_is_cut(
+    kind: str, family: str, sampling: SpecSampling | None, pairs: Any
+) -> None:
+    target, drafter, stream = pairs[kind, family]
+    sampler = DeviceSampler(target.ops)
+    streams = []
+    for cut in (15, 4, 1):
+        s = session.new(target, drafter, PROMPT, 60, sampling, sampler=sampler)
+        out: list[int] = []
+        while len(out) < 15:
+            out += session.burst(s, min(cut, 15 - len(out)))[0]
+        streams.append(out[:15])
+    assert streams[0] == streams[1] == streams[2]
+    if sampling is None:
+        assert streams[0] == stream[:15]
+
+
+def test_a_cold_draw_is_the_greedy_stream(pairs: Any) -> None:
+    for kind, family in PAIRS:
+        target, drafter, stream = pairs[kind, family]
+        sampler = DeviceSampler(target.ops)
+        found = generate(target, drafter, PROMPT, 16, sampling=COLD, sampler=sampler)
+        assert list(found.tokens) == stream[:16]
+        assert found.sctr > 16 / 5 and found.uctr > 0
+
+
+def test_sampling_with_temperature_zero_is_greedy(pairs: Any) -> None:
+    target, drafter, stream = pairs["dense", "dflash"]
+    found = generate(target, drafter, PROMPT, 9, sampling=SpecSampling(0.0))
+    assert list(found.tokens) == stream[:9]
+
+
+def test_kernels_and_host_draw_the_same_tokens(pairs: Any) -> None:
+    from dsv4.speculation.sampling import HostSampler
+
+    sampling = SpecSampling(0.9, seed=11, top_k=30, top_p=0.9)
+    for family in FAMILIES:
+        target, drafter, _ = pairs["dense", family]
+        streams = [
+            generate(target, drafter, PROMPT, 16, sampling=sampling, sampler=s)
+            for s in (HostSampler(), DeviceSampler(target.ops))
+        ]
+        assert streams[0].tokens == streams[1].tokens
+        assert (streams[0].sctr, streams[0].uctr) == (streams[1].sctr, streams[1].uctr)
+
+
+def test_counters_follow_the_window_and_not_the_outcome(pairs: Any) -> None:
+    sampling = SpecSampling(0.9, seed=3)
+    for family, per_round in (("dspark", 4), ("dflash", 3)):
+        target, drafter, _ = pairs["dense", family]
+        found = generate(target, drafter, PROMPT, 12, sampling=sampling)
+        rounds = found.stats.rounds
+        assert found.sctr == 1 + len(rounds) * (per_round + 1)
+        assert found.uctr == sum(r.vt - 1 for r in rounds)
+    target, drafter, _ = pairs["dense", "dflash2"]
+    found = generate(target, drafter, PROMPT, 12, sampling=sampling)
+    assert found.sctr == 1 + len(found.stats.rounds)
+    assert found.uctr == sum(3 + r.vt - 1 for r in found.stats.rounds)
+
+
+def test_the_dense_loop_reads_rows_from_one_on_and_stays_in_its_budget(pairs: Any) -> None:
+    for family in ("dflash", "dspark"):
+        target, drafter, stream = pairs["dense", family]
+        found = generate_dense(target, drafter, PROMPT, 17)
+        assert list(found.tokens) == stream[:17]
+        assert all(len(r.drafts) == 3 for r in found.stats.rounds)
+    scaled = generate_dense(target, drafter, PROMPT, 5, switches=Switches(scale_embedding=True))
+    assert list(scaled.tokens) == stream[:5]
+
+
+def test_a_full_context_ends_a_session_before_a_partial_block(pairs: Any) -> None:
+    target, drafter, stream = pairs["hybrid", "dspark"]
+    s = session.new(target, drafter, PROMPT, 30)
+    out, _, _ = session.burst(s, 1000)
+    assert s.finished and not s.dead
+    assert s.pos + 4 + 1 > 30 >= s.pos
+    assert out == stream[: len(out)]
+    assert session.burst(s, 5) == ([], 0, 0)
+
+
+def test_a_session_ends_with_an_end_token_and_leaves_it_emitted(pairs: Any) -> None:
+    target, drafter, stream = pairs["dense", "dflash"]
+    s = session.new(target, drafter, PROMPT, 60)
+    out, _, _ = session.burst(s, 1000, (stream[6],))
+    assert s.finished
+    assert out == stream[: stream.index(stream[6]) + 1]
+
+
+def test_a_session_that_raised_is_dead_and_says_so(pairs: Any, monkeypatch: Any) -> None:
+    target, drafter, _ = pairs["dense", "dspark"]
+    s = session.new(target, drafter, PROMPT, 60)
+    session.burst(s, 2)
+
+    def fails(*args: Any, **named: Any) -> None:
+        raise RuntimeError("a launch failed")
+
+    monkeypatch.setattr(type(target), "head", fails)
+    with pytest.raises(RuntimeError):
+        session.burst(s, 2)
+    monkeypatch.undo()
+    assert s.finished and "a launch failed" in s.dead
+    assert s.run.cache.tap_sink is None
+    with pytest.raises(StateError, match="dead"):
+        session.burst(s, 2)
+
+
+def test_pairs_that_do_not_fit_are_refused_before_anything_runs(pairs: Any, tmp_path: Path) -> None:
+    target, drafter, _ = pairs["dense", "dflash2"]
+    with refuses("dense-dflash2"):
+        generate_dense(target, drafter, PROMPT, 4)
+    with refuses("prompt-empty"):
+        generate(target, drafter, [], 4)
+    with refuses("value"):
+        generate(target, drafter, [97], 4)
+    with refuses("session-prompt"):
+        session.new(target, drafter, PROMPT, 16)
+    with refuses("session-penalties"):
+        session.new(target, drafter, PROMPT, 60, SpecSampling(1.0, penalty_repeat=1.1))
+    with refuses("gate-sampled"):
+        generate(target, drafter, PROMPT, 4, sampling=COLD, switches=Switches(gate=True))
+    with refuses("temperature"):
+        generate(target, drafter, PROMPT, 4, sampling=SpecSampling(-1.0))
+    with refuses("confidence-missing"):
+        generate(target, drafter, PROMPT, 4, switches=Switches(policy="confidence"))
+    with refuses("harvest-dflash2"):
+        generate(target, drafter, PROMPT, 4, switches=Switches(harvest="dspark"))
+
+
+def test_a_target_of_another_width_or_way_to_roll_back_is_refused(pairs: Any) -> None:
+    target, drafter, _ = pairs["dense", "dflash"]
+
+    class Other:
+        def __init__(self, **facts: Any) -> None:
+            self.__dict__.update(facts)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(target, name)
+
+    with refuses("hidden-mismatch"):
+        generate(Other(hidden=128), drafter, PROMPT, 4)  # type: ignore[arg-type]
+    with refuses("gemma-target"):
+        generate(Other(rollback_kind="ring"), drafter, PROMPT, 4)  # type: ignore[arg-type]
+    with refuses("mask-id"):
+        generate(Other(vocab=90), drafter, PROMPT[:1], 4)  # type: ignore[arg-type]
+
+
+def test_a_replay_that_differs_is_noticed(pairs: Any) -> None:
+    target, drafter, _ = pairs["hybrid", "dspark"]
+
+    class Forgetful:
+        """A target whose checkpoint commit leaves the state of another round."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(target, name)
+
+        def commit_prefix(self, cache: Any, snap: Any, ckpt: Any, keep: int) -> None:
+            cache.pos = snap.pos + keep
+
+    with refuses("gate-differs"):
+        generate(Forgetful(), drafter, PROMPT, 16, switches=Switches(gate=True))  # type: ignore[arg-type]
