@@ -48,6 +48,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "bisect": ("lab.cli.bisect:bisect", "Find the operator or the commit where it went wrong."),
     "replay": ("lab.cli.replay:replay", "Run a saved case again."),
     "sanitize": ("lab.cli.sanitize:sanitize", "Check kernels for wild accesses and races."),
+    "ncu": ("lab.cli.ncu:ncu", "Profile one launch with Nsight Compute."),
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),
     "census": ("lab.cli.census:census", "Validate a checkpoint from its headers and count it."),
     "mint": ("lab.cli.mint:mint", "Make a checkpoint in a published layout from a seed."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -14,7 +15,7 @@ from lab.cli.exit_codes import ExitCode
 from lab.cli.types import KERNEL
 from lab.result import PASS
 from lab.run import RunOptions
-from lab.tools.sanitizer import TOOLS, Finding
+from lab.tools.sanitizer import TOOLS, Finding, finding_of
 from lab.tools.sanitizer import sanitize as run_tool
 
 
@@ -61,10 +62,7 @@ def sanitize(kernels: tuple[str, ...], tools: str, backend: str, padding: int, l
             "sanitize",
             backend="cuda",
             tools=[dict(zip(("tool", "cases", "findings", "state"), r, strict=True)) for r in rows],
-            findings=[
-                {"tool": f.tool, "kernel": f.kernel, "file": f.file, "line": f.line, "what": f.what}
-                for f in findings
-            ],
+            findings=[asdict(f) for f in findings],
         )
     sys.exit(ExitCode.SANITIZER if findings or not complete else ExitCode.OK)
 
@@ -81,7 +79,14 @@ def _check_mode(names: list[str], level: str) -> int:
     for result in broken:
         text.say(f"  {result.kernel} {result.label}: {result.error or '; '.join(result.reasons)}")
     if settings.current().json:
-        text.emit_json("sanitize", backend="host", results=[r.to_json() for r in results])
+        text.emit_json(
+            "sanitize",
+            backend="host",
+            tools=[{"tool": "check", "cases": len(results), "findings": len(broken),
+                    "state": state}],
+            findings=[asdict(finding_of(r)) for r in broken],
+            results=[r.to_json() for r in results],
+        )  # fmt: skip
     codes = [
         exit_codes.code_for_name(r.error_class) if r.error else ExitCode.CONTRACT for r in broken
     ]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsv4.errors import DeviceError, LaunchError
+from lab.result import CaseResult
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _PLACES = (Path("/usr/local/cuda/bin"), Path("/opt/cuda/bin"))
@@ -118,6 +119,15 @@ def parse(tool: str, log: str) -> tuple[Finding, ...]:
         file, line = (Path(at[2]).name, int(at[3])) if at else ("", 0)
         found.append(Finding(tool, head, kernel, file, line))
     return tuple(found)
+
+
+def finding_of(result: CaseResult) -> Finding:
+    """The finding of a case that the host's check mode stopped, or that failed under it."""
+    lines = (result.error or "; ".join(result.reasons)).splitlines() or [""]
+    place = re.search(r"at ([^\s:]+):(\d+)", result.error)
+    file, line = (Path(place[1]).name, int(place[2])) if place else ("", 0)
+    what = lines[0].removeprefix(f"{result.kernel}: ")
+    return Finding("check", what, result.kernel, file, line)
 
 
 def _is_head(line: str) -> bool:
