@@ -54,15 +54,10 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
             extend(run, w.compressor, cache, cache.main, cache.kvc, x, when, index=False)
         blocks = min(run.blocks_of(w.ratio), cache.cap)
         columns += blocks if w.indexer is None else min(c.index_topk, blocks)
-    ids = run.workspace.rows_of("ids", run.rows, columns, fmt=I32)
-    open_tail = w.indexer is not None
     with run.phase("lists"):
-        counts = _no_blocks(run) if open_tail else when.blocks
-        run.tape.launch(
-            index_lists_window, when.positions, counts, out=ids, window=c.window_size,
-            ring=cache.ring, base=cache.ring,
-        )  # fmt: skip
-        if w.indexer is not None and columns > c.window_size:
+        ids = _listed(run, w, cache, when, columns)
+    if w.indexer is not None and columns > c.window_size:
+        with run.phase("indexer"):
             _choose(run, w.indexer, cache, x, given, query, when, ids[:, c.window_size :])
     return attend_and_project(run, w, cache, heads, ids, when, out)
 
@@ -166,10 +161,22 @@ def _choose(
     run.tape.launch(topk, score, when.blocks, ids=ids, nans=nans, offset=cache.ring)
 
 
-def _no_blocks(run: Rows) -> Any:
-    """Counts that leave the tail of a list open."""
-    key = "no blocks"
-    return run.workspace.filled(key, -1, run.workspace.rows, fmt=I32)[: run.rows]
+def _listed(run: Rows, w: LayerWeights, cache: LayerCache, when: Schedule, columns: int) -> Any:
+    """The rows' lists [T,columns]; made once for all layers of a ratio.
+
+    The tail of a layer with an indexer stays open: every layer of that ratio writes its own.
+    """
+    if w.ratio not in run.lists:
+        ids = run.buffer(f"ids {w.ratio}", columns, fmt=I32)
+        counts = when.blocks
+        if w.indexer is not None:
+            counts = run.workspace.filled("no blocks", -1, run.workspace.rows, fmt=I32)[: run.rows]
+        run.tape.launch(
+            index_lists_window, when.positions, counts, out=ids,
+            window=run.config.window_size, ring=cache.ring, base=cache.ring,
+        )  # fmt: skip
+        run.lists[w.ratio] = ids
+    return run.lists[w.ratio]
 
 
 def _attend(run: Rows, q: Any, kv: Any, ids: Any, sink: Any, o: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,8 @@ class Rows:
     start: the first position when the host knows it, as in a prompt; None in a step, which runs at
     any position: then the device reads it from `control`. bound: a position that no row reaches;
     lists and scores have room for its blocks. library: products through the library's GEMM.
-    look: sees intermediates; only where launches run at once.
+    look: sees intermediates; only where launches run at once. schedules, lists: what is the same
+    in all layers of a ratio, made by the first of them.
     """
 
     config: ModelConfig
@@ -59,6 +60,7 @@ class Rows:
     library: bool
     schedules: dict[int, Schedule]
     look: Look
+    lists: dict[int, Any] = field(default_factory=dict)
 
     @property
     def smooth(self) -> bool:
