@@ -40,7 +40,7 @@ def content(family: str, **changes: Any) -> dict[str, Any]:
         document["architectures"] = ["DSparkDraftModel"]
         own.update(
             projector_type="dspark",
-            markov_rank=8,
+            markov_rank=32,
             markov_head_type="vanilla",
             enable_confidence_head=True,
             confidence_head_with_markov=True,
@@ -71,11 +71,11 @@ def shapes(family: str, markov: str = "vanilla") -> Shapes:
     config = draft_config(content(family))
     found: dict[str, tuple[int, ...]] = dict(trunk_shapes(config))
     if family == "dspark":
-        found |= {W1: (VOCAB, 8), W2: (VOCAB, 8), CONFIDENCE[0]: (1, 72), CONFIDENCE[1]: (1,)}
+        found |= {W1: (VOCAB, 32), W2: (VOCAB, 32), CONFIDENCE[0]: (1, 96), CONFIDENCE[1]: (1,)}
         if markov == "gated":
-            found |= {EXTRA[markov][0]: (8, 72), EXTRA[markov][1]: (8,)}
+            found |= {EXTRA[markov][0]: (32, 96), EXTRA[markov][1]: (32,)}
         if markov == "rnn":
-            found |= {EXTRA[markov][0]: (24, 80), EXTRA[markov][1]: (24,)}
+            found |= {EXTRA[markov][0]: (96, 128), EXTRA[markov][1]: (96,)}
     if family == "dflash2":
         for layer in range(2):
             for conv in ("attention_conv", "mlp_conv"):

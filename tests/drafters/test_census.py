@@ -14,7 +14,7 @@ CONV = "layers.1.mlp_conv."
 def test_what_each_family_holds() -> None:
     plain, spark, second = (census(f) for f in ("dflash", "dspark", "dflash2"))
     assert (plain.markov_rank, plain.has_confidence, plain.codebook_vocab) == (0, False, 0)
-    assert (spark.markov_rank, spark.confidence_width, spark.with_markov) == (8, 72, True)
+    assert (spark.markov_rank, spark.confidence_width, spark.with_markov) == (32, 96, True)
     assert second.codebook_vocab == VOCAB
 
 
@@ -64,7 +64,7 @@ def test_a_missing_tensor_is_refused_by_its_code(family: str, name: str, code: s
         ("dflash", "fc.weight", (64, 64), "tensor-shape"),
         ("dflash", "layers.0.self_attn.k_proj.weight", (64, 64), "tensor-shape"),
         ("dspark", CONFIDENCE[0], (1, 70), "confidence-width"),
-        ("dspark", W1, (96, 8), "markov-vocab"),
+        ("dspark", W1, (96, 32), "markov-vocab"),
         ("dflash2", f"{CONV}base_kernel", (2, 3, 64), "conv-base"),
         ("dflash2", f"{CONV}kernel_projection.weight", (8, 64), "conv-projection"),
         ("dflash2", BOOKS[1], (VOCAB, 4), "codebook-rank"),

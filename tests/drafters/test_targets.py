@@ -1,0 +1,128 @@
+"""Targets on a device: rows verified together give the bytes of single steps, and commits too."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsv4.errors import StateError
+from dsv4.runtime.hostdevice import HostDevice
+from dsv4.speculation.refusals import DrafterRefusal
+from dsv4.targets.config import target_config
+from dsv4.targets.load import load_target
+from dsv4.targets.protocol import TapSink
+from dsv4.targets.qwen3 import PRIME_ROWS, QwenTarget
+from tests.drafters.pairs import TARGETS, target_content, write_target
+from tests.goldens import golden_folder
+from tests.speculation.refusing import refuses
+
+PROMPT = [3, 14, 15, 92, 65, 35]
+IDS = [89, 79, 32, 38, 46, 26, 43, 38, 32]
+
+
+def target(kind: str, folder: Path) -> QwenTarget:
+    if kind == "moe":
+        return load_target(golden_folder("qwen3-next-moe"), HostDevice())
+    return load_target(write_target(folder / kind, kind), HostDevice())
+
+
+@pytest.mark.parametrize("kind", [*TARGETS, "moe"])
+def test_rows_verified_together_are_single_steps_byte_for_byte(kind: str, tmp_path: Path) -> None:
+    model = target(kind, tmp_path)
+    one, many = model.new_cache(32), model.new_cache(32)
+    for cache in (one, many):
+        model.prime(PROMPT, cache)
+    width = 2 * model.hidden
+    many.tap_sink = TapSink((0, 2), model.tap_buffer(len(IDS), width), model.hidden, len(IDS))
+    together = model.verify(IDS, 6, many, want="logits").logits
+    for j, token in enumerate(IDS):
+        one.tap_sink = TapSink((0, 2), model.tap_buffer(1, width), model.hidden, 1)
+        alone = model.verify([token], 6 + j, one, want="logits").logits
+        assert alone[0].tobytes() == together[j].tobytes()
+        assert one.tap_sink.buf[0].tobytes() == many.tap_sink.buf[j].tobytes()
+    assert model.state_bytes(one) == model.state_bytes(many)
+
+
+@pytest.mark.parametrize("kind", [*TARGETS, "moe"])
+def test_a_commit_leaves_the_bytes_of_restore_and_replay(kind: str, tmp_path: Path) -> None:
+    model = target(kind, tmp_path)
+    cache = model.new_cache(32)
+    model.prime(PROMPT, cache)
+    snap = model.snapshot(cache)
+    for keep in (1, 2, 4):
+        out = model.verify(IDS[:5], 6, cache, ckpt=True)
+        model.commit_prefix(cache, snap, out.ckpt, keep)
+        committed = model.state_bytes(cache)
+        after = model.verify(IDS[keep : keep + 1], 6 + keep, cache, want="logits").logits.tobytes()
+        model.restore(cache, snap)
+        replayed = model.verify(IDS[:keep], 6, cache)
+        assert np.array_equal(replayed.argmax, out.argmax[:keep])
+        assert model.state_bytes(cache) == committed
+        again = model.verify(IDS[keep : keep + 1], 6 + keep, cache, want="logits").logits
+        assert again.tobytes() == after
+        model.restore(cache, snap)
+
+
+def test_a_prompt_may_be_longer_than_a_chunk_and_fills_all_taps(tmp_path: Path) -> None:
+    model = target("dense", tmp_path)
+    prompt = [i % 97 for i in range(PRIME_ROWS + 5)]
+    cache, whole = model.new_cache(PRIME_ROWS + 8), model.new_cache(PRIME_ROWS + 8)
+    sink = TapSink((1,), model.tap_buffer(len(prompt), 64), 64, len(prompt))
+    cache.tap_sink = sink
+    row = model.prime(prompt, cache)
+    final, _ = model.forward(prompt, whole)
+    assert row.tobytes() == model.head(final[-1:])[0].tobytes()
+    assert sink.buf.any(axis=1).all()
+    assert cache.pos == whole.pos == len(prompt)
+
+
+def test_tokens_may_come_from_the_device(tmp_path: Path) -> None:
+    model = target("dense", tmp_path)
+    caches = [model.new_cache(16) for _ in range(2)]
+    for cache in caches:
+        model.prime(PROMPT, cache)
+    numbers = model.verify([1, 2, 3], 6, caches[0]).argmax
+    array = model.verify(model.ops.ints([1, 2, 3]), 6, caches[1]).argmax
+    assert np.array_equal(numbers, array)
+
+
+def test_calls_out_of_order_are_refused(tmp_path: Path) -> None:
+    model = target("hybrid", tmp_path)
+    cache = model.new_cache(8)
+    model.prime(PROMPT, cache)
+    with pytest.raises(StateError, match="position"):
+        model.verify([1], 5, cache)
+    with pytest.raises(StateError, match="holds 8"):
+        model.verify([1, 2, 3], 6, cache)
+    snap = model.snapshot(cache)
+    out = model.verify([1, 2], 6, cache, ckpt=True)
+    for keep in (0, 2):
+        with pytest.raises(StateError, match="at least one"):
+            model.commit_prefix(cache, snap, out.ckpt, keep)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (dict(model_type="gemma4"), "architecture"),
+        (dict(attention_bias=True), "attention-bias"),
+        (dict(hidden_size=None), "key-missing"),
+        (dict(hidden_size=0), "value"),
+        (dict(num_key_value_heads=3), "head-groups"),
+        (dict(rope_parameters=dict(rope_type="yarn")), "rope-type"),
+    ],
+)
+def test_a_target_that_breaks_a_rule_is_refused_by_its_code(
+    change: dict[str, object], code: str
+) -> None:
+    with refuses(code):
+        target_config(target_content("dense") | change)
+
+
+def test_files_of_another_target_are_refused(tmp_path: Path) -> None:
+    folder = write_target(tmp_path / "t", "dense")
+    text = (folder / "config.json").read_text().replace('"vocab_size": 97', '"vocab_size": 96')
+    (folder / "config.json").write_text(text)
+    with pytest.raises(DrafterRefusal) as caught:
+        load_target(folder, HostDevice())
+    assert caught.value.code == "tensor-shape"
