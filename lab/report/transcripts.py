@@ -90,7 +90,7 @@ def whole_session(session: Session) -> None:
     s.say("A golden and a record", "What is right today is written down twice: as reviewed"
           " digests, and as a record with times.")  # fmt: skip
     s.run("dsv4-lab golden check rms_norm -c verify --folder goldens")
-    s.run("dsv4-lab golden review --folder goldens", [("[q]uit? ", "a"), ("[q]uit? ", "a")])
+    s.run("dsv4-lab golden review --folder goldens", [("[q]uit? ", "a")] * 4)
     s.run("dsv4-lab -q kernel-diff rms_norm -c verify")
 
     s.say("A wrong tile", "kernel-diff names the first element, its block, and what all wrong"
@@ -112,8 +112,11 @@ def whole_session(session: Session) -> None:
 
     s.say("A wrong scale", "probe compares the stages inside the kernel with the oracle's stages of"
           " the same name and names the line of the first difference.")  # fmt: skip
-    s.plant("act_quant.cu", "const int k = scale_exponent(amax, mantissa) - exponent;",
-            "const int k = scale_exponent(amax, mantissa) - exponent + (blockIdx.x == 5);")  # fmt: skip
+    s.plant(
+        "act_quant.cu",
+        "const int k = scale_exponent(amax, mantissa) - exponent;",
+        "const int k = scale_exponent(amax, mantissa) - exponent + (blockIdx.x == 5);",
+    )
     s.run("dsv4-lab probe act_quant_fp8 -c verify --at T=5,K=300")
     s.run("dsv4-lab probe act_quant_fp8 --list")
     s.say("shell", "A prompt with the case's arrays; rebuild() takes the source as it is now.")
