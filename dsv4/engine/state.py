@@ -11,7 +11,7 @@ import numpy as np
 
 from dsv4.checkpoint.config import FINE_RATIO, ModelConfig
 from dsv4.engine.tape import Workspace
-from dsv4.errors import StateError
+from dsv4.errors import DeviceError, StateError
 from dsv4.runtime.device import Device
 from dsv4.spec import F32, I32
 
@@ -127,7 +127,22 @@ def new_layer_cache(
     """The memory of one layer for sequences of max_seq positions, in rounds of up to `rows` rows.
 
     Every element is defined from the start, so that nothing read by mistake is ever random.
+    Errors: DeviceError without memory for it.
     """
+    try:
+        return _new_layer_cache(device, config, ratio, max_seq, rows)
+    except MemoryError as error:
+        size = cache_bytes(config, ratio, max_seq, rows)
+        raise DeviceError(
+            f"a cache of {size} bytes was asked for, for {max_seq} positions\n"
+            f"  {device.name} has {device.memory_bytes()[0]} bytes free ({error})\n"
+            "  in dsv4.engine.state\n  let go of other states, or load with a smaller max_seq"
+        ) from error
+
+
+def _new_layer_cache(
+    device: Device, config: ModelConfig, ratio: int, max_seq: int, rows: int
+) -> LayerCache:
     c, ring = config, config.window_size + rows
     cap = max(1, max_seq // ratio) if ratio else 0
 

@@ -222,3 +222,13 @@ def test_a_failed_load_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
             Engine.load(source, backend="host", max_seq=16)
     assert opening.rope_tables is real
     assert Engine.load(source, backend="host", max_seq=16).forward([1, 2]) is not None
+
+
+def test_a_state_that_does_not_fit_is_told_with_its_size() -> None:
+    device = Watched()
+    engine = Engine.load(TINY, (device,), max_seq=32)
+    device.left = 3
+    with pytest.raises(DeviceError, match="32 positions"):
+        engine.alloc_decode_state()
+    device.left = None
+    assert engine.forward([1, 2, 3]) is not None
