@@ -76,8 +76,8 @@ def _check_mode(names: list[str], level: str) -> int:
     state = "FINDINGS" if broken else "clean"
     header = ["tool", "cases", "findings", "state"]
     text.say(text.table(header, [["host check", len(results), len(broken), state]]))
-    for result in broken:
-        text.say(f"  {result.kernel} {result.label}: {result.error or '; '.join(result.reasons)}")
+    for row in _places([finding_of(r) for r in broken], [r.label for r in broken]):
+        text.say(f"  {row}")
     if settings.current().json:
         text.emit_json(
             "sanitize",
@@ -91,3 +91,18 @@ def _check_mode(names: list[str], level: str) -> int:
         exit_codes.code_for_name(r.error_class) if r.error else ExitCode.CONTRACT for r in broken
     ]
     return exit_codes.worst(codes)
+
+
+def _places(findings: list[Finding], labels: list[str]) -> list[str]:
+    """One line for each place in a source: what first, in how many cases, and one to run again."""
+    by_place: dict[tuple[str, str, int], list[tuple[Finding, str]]] = {}
+    for finding, label in zip(findings, labels, strict=True):
+        key = (finding.kernel, finding.file, finding.line)
+        by_place.setdefault(key, []).append((finding, label))
+    lines = []
+    for (kernel, file, line), found in by_place.items():
+        place = f"{file}:{line}" if file else "no line"
+        first, label = found[0]
+        cases = f"{len(found)} case{'s' if len(found) > 1 else ''}, first {label}"
+        lines.append(f"{kernel}  {place}  {cases}\n    {first.what}")
+    return lines

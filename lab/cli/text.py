@@ -29,10 +29,13 @@ _COLORS = {
     "NEW": "cyan",
 }
 _LARGEST = sys.float_info.max
+_open_bars: list[str] = []
 
 
 def say(text: str = "", *, bold: bool = False) -> None:
     """Print a line of results for people; on standard error with --json."""
+    if _open_bars and sys.stdout.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)  # a bar stands on this line; it comes again
     click.secho(text, bold=bold or None, err=current().json)
 
 
@@ -118,8 +121,12 @@ def progress(label: str, length: int) -> Iterator[Bar]:
     if chosen.json or chosen.quiet or not sys.stderr.isatty():
         yield _NoBar()
         return
-    with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True) as bar:
-        yield bar
+    _open_bars.append(label)
+    try:
+        with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+            yield bar
+    finally:
+        _open_bars.pop()
 
 
 class _NoBar:

@@ -145,7 +145,7 @@ def _run(
 
 
 def _arrow(old: str | None, new: str) -> str:
-    return new if old in (None, new) else f"{old} -> {new}"
+    return new if old in (None, "-", new) else f"{old} -> {new}"
 
 
 def _same(result: CaseResult | None) -> str:

@@ -215,10 +215,14 @@ def _where(b: Entry) -> list[str]:
         place = " ".join(f"{k}={v}" for k, v in (first.get("where") or {}).items())
         found.append(
             f"{output['name']}: {output['identical']} of {output['n']} as the oracle,"
-            f" max {output['ulp_max']} ulp, bound use {output['bound_use']}"
+            f" max {output['ulp_max']} ulp, bound use {_short(output['bound_use'])}"
             + (f", first other byte at {place}" if place else "")
         )
     return found
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _codegen(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

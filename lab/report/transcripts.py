@@ -157,7 +157,9 @@ def whole_session(session: Session) -> None:
     s.say("A slowed loop", "Times are compared as intervals; a gap is needed for SLOWER.")
     s.run("dsv4-lab -q kernel-diff rms_norm_f32 -c verify")
     s.plant("rms_norm.cu", "    Sum sum = 0;\n",
-            "    Sum sum = 0;\n    for (volatile int i = 0; i < 9000; ++i) {\n    }\n")  # fmt: skip
+            "    Sum sum = 0;\n    float wait = eps;\n"
+            "    for (int i = 0; i < 2000; ++i) wait = sqrtf(wait);\n"
+            "    if (wait == 2.0f) sum = 1;\n")  # fmt: skip
     s.run("dsv4-lab -q kernel-diff rms_norm_f32 -c verify")
     s.run("dsv4-lab compare 3 4")
     s.say("compile --diff", "Machine code against a revision, for any architecture, without a"
