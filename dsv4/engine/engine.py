@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.checkpoint.mint import MintPlan
-from dsv4.engine import decode, draft, mtp, prefill, verify
+from dsv4.engine import decode, draft, mtp, nextn, prefill, verify
 from dsv4.engine import dspark as rings
+from dsv4.engine import speculate as spec
 from dsv4.engine.arms import VERIFY_ROWS, ActQuantVariant, Arms
 from dsv4.engine.capture import Capture, ForwardOut
 from dsv4.engine.checks import checked_ids, longest_sequence, open_devices
@@ -114,6 +115,13 @@ class Engine:
     commit_verify = verify.commit_verify
     decode_step_tap = verify.decode_step_tap
     decode_step_greedy_tap = verify.decode_step_greedy_tap
+    mtp_alloc_state = nextn.mtp_alloc_state
+    mtp_prefill_prime = nextn.mtp_prefill_prime
+    mtp_accept = nextn.mtp_accept
+    mtp_propose = nextn.mtp_propose
+    spec_greedy = spec.spec_greedy
+    spec_greedy_depth = spec.spec_greedy_depth
+    speculate = spec.speculate
 
     @property
     def config(self) -> ModelConfig:
