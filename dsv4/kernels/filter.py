@@ -49,7 +49,7 @@ filter_stats = kernel(
     geometry=lambda s: Geometry(grid=s.T, block=512),
     writes=dict(mx=Tile(x=("T", 1)), th=Tile(x=("T", 1)), z=Tile(x=("T", 1))),
     contract=dict(
-        mx=Exact(because="a maximum"),
+        mx=Exact(because="a maximum is one of its elements, copied"),
         th=Within(
             "dot",
             depth="6",

@@ -31,7 +31,6 @@ class Switches:
     scale_embedding: bool = False
     no_rope: bool = False
     dump: str = ""
-    debug: bool = False
     stats: bool = False
     ckpt: bool = True
     gate: bool = False
@@ -46,6 +45,10 @@ class Switches:
         for name in ("DSV4_DFLASH_FA", "DSV4_DSPARK_VERIFY_GRAPH"):
             if env.get(name, "0") not in ("", "0"):
                 raise refuse("switch", name, "set", "unset it: that path is not built")
+        if env.get("DSV4_DFLASH_DEBUG", "0") not in ("", "0"):
+            raise refuse(
+                "switch", "DSV4_DFLASH_DEBUG", "set", "unset it: `draft --json` has rounds"
+            )
         verify_t = env.get("DSV4_DFLASH_VERIFY_T", "")
         return cls(
             harvest=env.get("DSV4_DSPARK_HARVEST", ""),
@@ -59,7 +62,6 @@ class Switches:
             scale_embedding=_flag(env, "DSV4_DFLASH_EMB_SCALE", False),
             no_rope="DSV4_DFLASH_NOROPE" in env,
             dump=env.get("DSV4_DFLASH_DUMP", ""),
-            debug=_flag(env, "DSV4_DFLASH_DEBUG", False),
             stats=_flag(env, "DSV4_SPEC_STATS", False),
             ckpt=_flag(env, "DSV4_DSPARK_CKPT", True),
             gate=_flag(env, "DSV4_DSPARK_CKPT_GATE", False),

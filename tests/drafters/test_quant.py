@@ -29,14 +29,14 @@ def hexed(blocks: Blocks) -> str:
     return blocks.to_bytes().hex()
 
 
-def test_a_ramp() -> None:
+def test_a_ramp_in_both_formats() -> None:
     assert hexed(encode_q8_0(RAMP[None])) == (
         "d01f8189919aa2aab2bac3cbd3dbe3ecf4fc040c141d252d353d464e565e666f777f"
     )
     assert hexed(encode_q4_0(RAMP[None])) == "c02f809191a2a2b3b3c4c4d5d5e6e6f7f7f8"
 
 
-def test_blocks_of_zeros() -> None:
+def test_blocks_of_zeros_in_both_formats() -> None:
     assert hexed(encode_q8_0(first())) == "0000" + "00" * 32
     assert hexed(encode_q4_0(first())) == "0080" + "88" * 16
 
@@ -69,7 +69,7 @@ def test_a_scale_below_the_normal_halves_loses_its_block() -> None:
         (np.nan, 0x7C00),
     ],
 )
-def test_halves(value: float, bits: int) -> None:
+def test_halves_one_by_one(value: float, bits: int) -> None:
     assert int(half_from_f32(np.float32([value]))[0]) == bits
 
 

@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 
 from dsv4.drafters.sampler import DeviceSampler
+from dsv4.drafters.weights import load_draft
 from dsv4.errors import StateError
+from dsv4.runtime.hostdevice import HostDevice
 from dsv4.speculation import session
 from dsv4.speculation.loops import generate, generate_dense, plain
 from dsv4.speculation.sampling import SpecSampling
 from dsv4.speculation.switches import Switches
-from tests.drafters.pairs import FAMILIES, TARGETS, Knowing, load_pair
+from dsv4.targets.load import load_target
+from tests.drafters.pairs import (
+    FAMILIES,
+    TARGETS,
+    Knowing,
+    load_pair,
+    write_drafter,
+    write_target,
+)
 from tests.speculation.refusing import refuses
 
 PROMPT = [3, 14, 15, 92, 65]
@@ -249,3 +259,44 @@ def test_a_replay_that_differs_is_noticed(pairs: Any) -> None:
 
     with refuses("gate-differs"):
         generate(Forgetful(), drafter, PROMPT, 16, switches=Switches(gate=True))  # type: ignore[arg-type]
+
+
+def test_a_replay_with_other_tokens_is_noticed(pairs: Any) -> None:
+    target, drafter, _ = pairs["hybrid", "dspark"]
+
+    class Moody:
+        """A target that chooses other tokens when it is asked about fewer rows."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(target, name)
+
+        def verify(self, ids: Any, start: int, cache: Any, **named: Any) -> Any:
+            out = target.verify(ids, start, cache, **named)
+            if not named.get("ckpt") and len(ids) < 5:
+                out.argmax[...] = 0
+            return out
+
+    wide = Switches(ckpt=False, adapt=False)
+    with refuses("replay-differs"):
+        generate(Moody(), drafter, PROMPT, 16, switches=wide)  # type: ignore[arg-type]
+
+
+def test_a_context_that_full_layers_of_a_sliding_drafter_cannot_see_is_refused(
+    tmp_path: Path,
+) -> None:
+    device = HostDevice()
+    target = load_target(write_target(tmp_path / "t", "dense"), device)
+    slides = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=20)
+    drafter = load_draft(write_drafter(tmp_path / "d", "dflash", **slides), device)
+    assert len(generate(target, drafter, PROMPT, 3).tokens) == 3
+    with refuses("context-window"):
+        generate(target, drafter, PROMPT, 4)
+    assert session.new(target, drafter, PROMPT, 60).cache_max_ctx == 20
+
+
+def test_threads_in_any_order_give_the_same_stream(pairs: Any, tmp_path: Path) -> None:
+    _, _, stream = pairs["hybrid", "dflash2"]
+    shuffled = HostDevice(mode="shuffle", seed=3)
+    target, drafter = load_pair(tmp_path, "hybrid", "dflash2", device=shuffled)
+    found = generate(target, drafter, PROMPT, 3, sampler=DeviceSampler(target.ops))
+    assert list(found.tokens) == stream[:3]

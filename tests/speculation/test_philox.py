@@ -14,7 +14,7 @@ from dsv4.speculation.philox import (
 )
 
 
-def test_the_published_answer() -> None:
+def test_the_published_known_answer() -> None:
     words = [int(w[0]) for w in philox(0, 0, 0)]
     assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
@@ -27,7 +27,7 @@ def test_the_published_answer() -> None:
         (0x123456789ABCDEF0, [0.71481639, 0.51395154, 0.32860023, 0.81859910]),
     ],
 )
-def test_host_uniforms(seed: int, wanted: list[float]) -> None:
+def test_uniforms_of_the_host_stream(seed: int, wanted: list[float]) -> None:
     assert [host_u01(seed, n) for n in range(4)] == pytest.approx(wanted, abs=5e-9)
 
 
