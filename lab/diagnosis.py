@@ -21,6 +21,7 @@ from dsv4.runtime.sources import cuda_root
 _OPTIONAL = (
     ("pytest", "pytest pytest-benchmark hypothesis", "the tests"),
     ("matplotlib", "matplotlib", "plots in reports"),
+    ("execnet", "execnet", "kernel-diff --workers"),
     ("IPython", "ipython", "a better prompt"),
     ("nvmath", "nvmath-python", "cuBLASLt features"),
     ("ziglang", "ziglang", "a C++ compiler as a wheel"),

@@ -165,6 +165,7 @@ def write(path: Path, rows: Iterable[Row]) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(f"{dumps(row)}\n" for row in ordered)
+        os.chmod(temporary, 0o644)  # a file for everybody, unlike other temporary ones
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

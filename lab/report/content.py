@@ -187,7 +187,8 @@ def looked_at(row: Row, device: Device) -> Iterable[Part]:
                svg)  # fmt: skip
     svg = figures.signed_ulp(np.abs(both.ref).reshape(-1), signed.reshape(-1), f"s{slug}")
     header = ("octave", "elements", "mean", "lowest", "highest")
-    words = "Rounding shows as a band of half a spacing around zero; a slope or a shift is a bug."
+    words = "Rounding is a band around zero; a slope or a shift is a bug. All of the largest errors"
+    words += " are drawn, and a part of the others."
     yield Part(f"{name}: signed error by magnitude", words, header,
                tuple(_octaves(np.abs(both.ref), signed)), svg)  # fmt: skip
 

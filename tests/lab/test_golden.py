@@ -121,3 +121,17 @@ def test_review_shows_both_histograms_and_takes_single_keys_on_a_terminal(tmp_pa
     assert "1 accepted, 1 rejected" in shown
     assert len(golden.read(tmp_path / "goldens" / "cast.jsonl")) == 1
     assert not (tmp_path / golden.PENDING).exists()
+
+
+@pytest.mark.parametrize("family", ["act_quant", "cast", "rms_norm", "router"])
+def test_the_accepted_goldens_hold(family: str) -> None:
+    work = [
+        (kernel.spec, case)
+        for kernel in registry.kernels().values()
+        if kernel.spec.family == family
+        for case in cases(kernel.spec.name)
+        if case.level == "quick"
+    ]
+    found = list(golden.check(work, golden.FOLDER, HostDevice(), 0))
+    assert found
+    assert [(f.kernel, f.label, f.why) for f in found if f.verdict != golden.SAME] == []
