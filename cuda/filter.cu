@@ -67,21 +67,26 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ double sums[32];
     __shared__ float tops[32];
     __shared__ i32 counts[32];
+    // The loops are not unrolled: across the call inside a division, copies would spill.
     const float* row = x + (i64)blockIdx.x * V;
     float top = NAN_F32;
+#pragma unroll 1
     for (i32 i = threadIdx.x; i < V; i += THREADS) top = fmaxf(top, row[i]);
     top = block_max(top, tops);
 
     double mass = 0.0;
+#pragma unroll 1
     for (i32 i = threadIdx.x; i < V; i += THREADS) mass += share(row[i], top, temp);
     const double all = block_sum(mass, sums);
     const bool by_count = top_k > 0 && top_k < V, by_mass = top_p < 1.0f;
     float low = 0.0f, high = 1.0f;
     if (by_count || by_mass)
+#pragma unroll 1
         for (int step = 0; step < 24; ++step) {
             const float middle = 0.5f * (low + high);
             i32 count = 0;
             mass = 0.0;
+#pragma unroll 1
             for (i32 i = threadIdx.x; i < V; i += THREADS) {
                 const float e = share(row[i], top, temp);
                 if (e >= middle) {
@@ -100,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     low = fmaxf(low, min_p);
     mass = 0.0;
+#pragma unroll 1
     for (i32 i = threadIdx.x; i < V; i += THREADS) {
         const float e = share(row[i], top, temp);
         if (e >= low) mass += e;
