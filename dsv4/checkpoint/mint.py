@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsv4.checkpoint.agreeable import is_changed, speak
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.checkpoint.expected import Entry, Layout, expected_tensors
 from dsv4.checkpoint.formats import STORAGE, format_of
@@ -42,7 +43,10 @@ _SPARE_BYTES: Final = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class MintPlan:
-    """What a made checkpoint will hold; nothing is made yet."""
+    """What a made checkpoint will hold; nothing is made yet.
+
+    agreeing: the share of tokens behind which the drafter is right (`dsv4.checkpoint.agreeable`).
+    """
 
     size: str
     layout_name: str
@@ -51,6 +55,7 @@ class MintPlan:
     config: ModelConfig
     layout: Layout
     entries: Mapping[str, Entry]
+    agreeing: float | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -71,7 +76,21 @@ class MintPlan:
         for name in names:
             if self.entries[name] != entry:
                 raise _unlike(names[0], name)
-        return mint_tensors(device, names, entry, config=self.config, seed=self.seed, out=out)
+        made = mint_tensors(device, names, entry, config=self.config, seed=self.seed, out=out)
+        for place, name in enumerate(names):
+            if is_changed(self, name):
+                # A slice stays a view where an element would be a copy.
+                part = made[place : place + 1]
+                speak(self, device, name, part.reshape(entry.shape or (1,)))
+        return made
+
+    def chunks(self, device: Device, name: str) -> Iterator[np.ndarray]:
+        """A tensor's content on the host, in pieces where it is large."""
+        if is_changed(self, name):
+            yield device.to_numpy(self.tensor(device, name))
+            return
+        entry = self.entries[name]
+        yield from mint_chunks(device, name, entry, config=self.config, seed=self.seed)
 
     def shards(self, limit_bytes: int = SHARD_BYTES) -> list[list[str]]:
         """Tensor names by file, blocks in order, each file within the limit if tensors allow."""
@@ -93,8 +112,11 @@ def plan_mint(
     seed: int = 0,
     layers: int | None = None,
     experts: int | None = None,
+    agreeing: float | None = None,
 ) -> MintPlan:
-    """The plan of a checkpoint. Errors: Refusal for sizes that cannot be."""
+    """The plan of a checkpoint. Errors: Refusal for sizes or shares that cannot be."""
+    if agreeing is not None and not 0.0 <= agreeing <= 1.0:
+        raise refuse("mint-size", f"a share of {agreeing}", "the options", "give one from 0 to 1")
     config = model_config(size, layout, layers=layers, experts=experts)
     chosen = layout_of_name(layout, config)
     return MintPlan(
@@ -105,6 +127,7 @@ def plan_mint(
         config=config,
         layout=chosen,
         entries=expected_tensors(config, chosen),
+        agreeing=agreeing,
     )
 
 
@@ -232,9 +255,7 @@ def write_checkpoint(
             with (partial / shard).open("wb") as file:
                 file.write(header)
                 for name in _by_alignment(plan, names):
-                    for chunk in mint_chunks(
-                        device, name, plan.entries[name], config=plan.config, seed=plan.seed
-                    ):
+                    for chunk in plan.chunks(device, name):
                         file.write(chunk.data if chunk.ndim else chunk.tobytes())
                         progress(chunk.nbytes)
             weight_map.update(dict.fromkeys(names, shard))
@@ -265,7 +286,8 @@ def _header(plan: MintPlan, names: Sequence[str]) -> bytes:
     content: dict[str, Any] = {
         "__metadata__": {
             "format": "pt",
-            "minted": f"{plan.size} {plan.layout_name} seed {plan.seed}",
+            "minted": f"{plan.size} {plan.layout_name} seed {plan.seed}"
+            + ("" if plan.agreeing is None else f" agreeing {plan.agreeing}"),
         }
     }
     offset = 0

@@ -26,10 +26,18 @@ _LAYOUT_HELP = "; ".join(f"{name}: {layout.summary}" for name, layout in LAYOUTS
               help="Keep the first N layers of the trunk.")  # fmt: skip
 @click.option("--experts", type=click.IntRange(1), metavar="E",
               help="Give every layer E routed experts.")  # fmt: skip
+@click.option("--agree", "agreeing", type=click.FloatRange(0, 1), metavar="SHARE",
+              help="Speak a simple language; the drafter knows this much of it.")  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
               help="Where contents are made; the bytes are the same.")  # fmt: skip
 def mint(
-    out: Path, layout: str, size: str, layers: int | None, experts: int | None, backend: str
+    out: Path,
+    layout: str,
+    size: str,
+    layers: int | None,
+    experts: int | None,
+    agreeing: float | None,
+    backend: str,
 ) -> None:
     """Make a checkpoint with published names, types and layout, and healthy random weights.
 
@@ -40,7 +48,9 @@ def mint(
     Example:
       dsv4-lab mint /tmp/flash-2 --size flash --layers 2 --experts 16 --seed 7
     """
-    plan = plan_mint(size, layout, seed=current().seed, layers=layers, experts=experts)
+    plan = plan_mint(
+        size, layout, seed=current().seed, layers=layers, experts=experts, agreeing=agreeing
+    )
     device = open_device(backend, index=current().device)
     begin = time.monotonic()
     with text.progress("mint", plan.size_bytes) as bar:
