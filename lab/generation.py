@@ -8,21 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dsv4.engine.engine import Engine
+from dsv4.engine.speculate import SpecRun, speculate
+from dsv4.engine.state import DecodeState
 from dsv4.errors import Refusal
+from dsv4.speculation.draws import draw_at
+from dsv4.speculation.sampling import SpecSampling
 
 TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """tokens: what came after the prompt. stopped: whether a stop token ended it."""
+    """tokens: what came after the prompt. stopped: whether a stop token ended it.
+
+    run: the rounds of a speculative one.
+    """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     stopped: bool
     prefill_s: float
     decode_s: float
+    run: SpecRun | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -37,25 +47,62 @@ def generate(
     count: int,
     *,
     stop: Collection[int] = (),
+    sampling: SpecSampling | None = None,
+    state: DecodeState | None = None,
     on_token: Callable[[int], None] = lambda token: None,
 ) -> Generated:
-    """Up to `count` greedy tokens after a prompt; a stop token ends it and is the last one.
+    """Up to `count` tokens after a prompt, greedy or drawn by position.
 
-    Errors: StateError for a prompt that does not fit with its continuation.
+    A stop token ends it and is the last one. Errors: StateError for a prompt that does not fit with
+    its continuation, DrafterRefusal for a sampling that cannot be.
     """
     engine.check_ids([*prompt, *[0] * (count - 1)], 0, f"{count} tokens after a prompt")
-    state = engine.alloc_decode_state()
+    state = engine.alloc_decode_state(rows=1) if state is None else state
+
+    def choose(row: np.ndarray) -> int:
+        return int(row.argmax()) if sampling is None else draw_at(row, state.pos, sampling)
+
     begin = time.perf_counter()
     out = engine.prefill_with_cache(prompt, state)
-    tokens = [int(out.logits.argmax())]
+    tokens = [choose(out.logits)]
     middle = time.perf_counter()
     on_token(tokens[-1])
     while len(tokens) < count and tokens[-1] not in stop:
-        tokens.append(engine.decode_step_greedy(tokens[-1], state))
+        if sampling is None:
+            tokens.append(engine.decode_step_greedy(tokens[-1], state))
+        else:
+            tokens.append(choose(engine.decode_step(tokens[-1], state)))
         on_token(tokens[-1])
     end = time.perf_counter()
     stopped = tokens[-1] in stop
     return Generated(tuple(prompt), tuple(tokens), stopped, middle - begin, end - middle)
+
+
+def generate_spec(
+    engine: Engine,
+    prompt: Sequence[int],
+    count: int,
+    *,
+    stop: Collection[int] = (),
+    sampling: SpecSampling | None = None,
+    depth_cap: int | None = None,
+    state: DecodeState | None = None,
+    on_token: Callable[[int], None] = lambda token: None,
+) -> Generated:
+    """The tokens of `generate`, by rounds of the model's own drafter. Errors: as there."""
+
+    def show(tokens: Sequence[int]) -> bool:
+        for token in tokens:
+            on_token(token)
+        return False
+
+    begin = time.perf_counter()
+    run = speculate(
+        engine, prompt, count, state=state, depth_cap=depth_cap or engine.arms.spec_depth,
+        sampling=sampling, stop=stop, on_commit=show,
+    )  # fmt: skip
+    spent = time.perf_counter() - begin - run.prime_s
+    return Generated(tuple(prompt), tuple(run.tokens), run.stopped, run.prime_s, spent, run)
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""`dsv4-lab generate`: greedy tokens after a prompt."""
+"""`dsv4-lab generate`: the tokens after a prompt."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import click
 
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
+from lab.cli.sampling import chosen_sampling, sampling_options
 from lab.cli.settings import current
 from lab.engine_steps import open_engine
-from lab.generation import generate, load_tokenizer
+from lab.generation import generate, generate_spec, load_tokenizer
+from lab.spec_run import with_drafter
 
 
 @click.command("generate")
@@ -21,6 +23,8 @@ from lab.generation import generate, load_tokenizer
 @click.option("--text", "words", metavar="TEXT", help="The prompt as text; needs tokenizer.json.")
 @click.option("-n", "count", type=click.IntRange(1), default=16, show_default=True, metavar="N",
               help="How many tokens at most.")  # fmt: skip
+@click.option("--spec", "speculative", is_flag=True, help="Draft with the model's own drafter.")
+@sampling_options
 @click.option("--stop", metavar="LIST", default="", help="Token ids that end it.")
 @click.option("--max-seq", type=click.IntRange(1), metavar="N",
               help="Make room for this many positions.  [default: prompt and N]")  # fmt: skip
@@ -32,6 +36,11 @@ def generate_tokens(
     ids: str | None,
     words: str | None,
     count: int,
+    speculative: bool,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
     stop: str,
     max_seq: int | None,
     backend: str,
@@ -48,10 +57,12 @@ def generate_tokens(
     """
     if (ids is None) == (words is None):
         raise click.UsageError("give the prompt with --ids or with --text, one of them")
+    sampling = chosen_sampling(temperature, top_k, top_p, min_p, current().seed)
+    chosen = with_drafter(folder, switches(arms)) if speculative else switches(arms)
     tokenizer = load_tokenizer(folder) if words is not None else None
     prompt = tokenizer.encode(words).ids if tokenizer is not None else whole_numbers(ids or "")
     engine = open_engine(
-        folder, device_list(devices), backend, max_seq or len(prompt) + count, switches(arms)
+        folder, device_list(devices), backend, max_seq or len(prompt) + count, chosen
     )
     shown: list[int] = []
 
@@ -67,15 +78,21 @@ def generate_tokens(
         click.echo(piece, nl=False)
         sys.stdout.flush()
 
-    made = generate(engine, prompt, count, stop=whole_numbers(stop), on_token=show)
+    make = generate_spec if speculative else generate
+    made = make(
+        engine, prompt, count, stop=whole_numbers(stop), sampling=sampling, on_token=show
+    )
     if current().json:
         text.emit_json(
             "generate", prompt=made.prompt, tokens=made.tokens, stopped=made.stopped,
             prefill_s=made.prefill_s, decode_s=made.decode_s, tokens_per_s=made.tokens_per_s,
+            rounds=None if made.run is None else len(made.run.rounds),
             arms=engine.arms.to_json(), device=engine.last.device.name,
         )  # fmt: skip
         return
     click.echo()
+    if made.run is not None:
+        text.note(f"{len(made.run.rounds)} rounds, {made.run.tokens_per_round:.2f} tokens a round")
     text.note(
         f"{len(made.prompt)} tokens of prompt in {made.prefill_s:.2f} s,"
         f" {len(made.tokens)} generated, {made.tokens_per_s:.2f} tokens/s"

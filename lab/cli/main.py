@@ -52,8 +52,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "compile": ("lab.cli.compile_all:compile_all", "Compile kernels; no GPU needed."),
     "census": ("lab.cli.census:census", "Validate a checkpoint from its headers and count it."),
     "mint": ("lab.cli.mint:mint", "Make a checkpoint in a published layout from a seed."),
-    "generate": ("lab.cli.generate:generate_tokens", "Print greedy tokens after a prompt."),
+    "generate": ("lab.cli.generate:generate_tokens", "Print the tokens after a prompt."),
     "draft": ("lab.cli.draft:draft", "Generate speculatively with a target and its drafter."),
+    "spec": ("lab.cli.spec:spec", "Decode with drafts and without, and compare."),
     "step": ("lab.cli.step:step", "Show launches, bytes and times of a decode step."),
     "place": ("lab.cli.place:place", "Show which layers go where, from headers alone."),
     "gate": ("lab.cli.gate:gate", "Check laws of the engine, and mutations against them."),
@@ -72,6 +73,8 @@ _SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "show": ("arch",),
     "records": ("store",),
     "mint": ("seed", "device"),
+    "spec": ("seed",),
+    "generate": ("seed",),
 }
 
 
