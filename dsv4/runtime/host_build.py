@@ -74,13 +74,18 @@ def build_library(
         flags = (*flags, "-DDSV4_CP_ASYNC_DEFERRED=1")
     constants = define_lines(defines)
     key = digest(
-        (*include_closure(source), *_shim_files()),
+        ingredients(source),
         "\0".join((compiler.identity, *compiler.compile, *flags, constants, mode, str(source))),
     )
     library = cache_folder() / f"{source.stem}-{mode}-{key[:32]}.so"
     if not library.is_file():
         _compile(compiler, source, constants, flags, mode, library)
     return library
+
+
+def ingredients(source: Path) -> tuple[Path, ...]:
+    """Every file whose content reaches the library of that source."""
+    return (*include_closure(source), *_shim_files())
 
 
 def cache_folder() -> Path:
