@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dsv4.engine.capture import Capture
+from dsv4.engine.draft import DsparkCapture
 from dsv4.engine.engine import Engine
 from dsv4.engine.state import DecodeState
 from dsv4.engine.switches import resolve_arms
@@ -32,12 +33,13 @@ def load_for(recorded: Recorded, law: str, *, backend: str, **switches: str | No
             f"the engine was asked for the law {law}\n  it has arms for {', '.join(SWITCHES)}\n"
             "  in lab.engine_run\n  choose one of these, or --subject oracle"
         )
-    arms = resolve_arms(**{**SWITCHES[law], **switches})
+    drafter = "dspark" if any("spec." in name for name in recorded.arrays) else None
+    arms = resolve_arms(**{"drafter": drafter, **SWITCHES[law], **switches})
     return Engine.load(recorded.folder, backend=backend, max_seq=len(recorded.ids), arms=arms)
 
 
 def engine_outputs(recorded: Recorded, engine: Engine) -> Arrays:
-    """Every output of the trunk from the ids alone: prefill, decode steps, final caches."""
+    """Every output from the ids alone: prefill, decode steps with a draft each, final caches."""
     config, last = recorded.config, engine.last
     if engine.mtp is not None:
         out = engine.forward(recorded.ids)
@@ -64,10 +66,40 @@ def engine_outputs(recorded: Recorded, engine: Engine) -> Arrays:
     targets = [capture.layer_out[n].mean(axis=1) for n in config.dspark_target_layer_ids]
     if targets:
         got["prefill.main_hidden"] = np.concatenate(targets, axis=1)
-    rows = [engine.decode_step(int(token), state) for token in ids[prompt:]]
-    if rows:
-        got["decode.logits"] = np.stack(rows)
+    if engine.dspark is not None:
+        got |= _drafted(engine, state, recorded, got["prefill.main_hidden"])
+    else:
+        rows = [engine.decode_step(int(token), state) for token in ids[prompt:]]
+        if rows:
+            got["decode.logits"] = np.stack(rows)
     return got | _caches(engine, state, recorded)
+
+
+def _drafted(
+    engine: Engine, state: DecodeState, recorded: Recorded, main_hidden: np.ndarray
+) -> Arrays:
+    """Steps that the drafter follows: logits, taps, and a draft behind each step's own token."""
+    dstate, device = engine.dspark_alloc_state(), engine.last.device
+    hidden = device.to_device(main_hidden.astype(np.float32))
+    engine.dspark_prime_prefill(dstate, hidden, recorded.prompt)
+    found: dict[str, list[np.ndarray]] = {}
+    for token in recorded.ids[recorded.prompt :]:
+        row = engine.decode_step_tap(int(token), state, dstate.taps, 0)
+        engine.dspark_write_rings(dstate, 0, state.pos - 1)
+        capture = DsparkCapture()
+        made = engine.dspark_forward_spec(dstate, int(row.argmax()), 0, state.pos - 1, capture)
+        assert capture.main_hidden is not None and capture.logits_post is not None
+        for name, value in (
+            ("decode.logits", row),
+            ("decode.main_hidden", capture.main_hidden),
+            ("spec.out_ids", made.out_ids),
+            ("spec.logits", capture.logits_post),
+            ("spec.confidence", made.confidence),
+        ):
+            found.setdefault(name, []).append(value)
+    got = {name: np.stack(values) for name, values in found.items()}
+    rings = engine.dspark_ring_classes(dstate)
+    return got | {f"cache.mtp{k}.kv": ring for k, (_, ring) in enumerate(rings)}
 
 
 def _caches(engine: Engine, state: DecodeState, recorded: Recorded) -> Arrays:

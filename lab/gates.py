@@ -42,7 +42,7 @@ class Bench:
     ids: np.ndarray
     prompt: int
 
-    def engine(self, stages: int = 1, **more: str) -> Engine:
+    def engine(self, stages: int = 1, **more: str | None) -> Engine:
         """The engine of the model, with more switches."""
         arms = resolve_arms(**{**self.switches, **more})
         room = len(self.ids)
@@ -96,18 +96,35 @@ def bench_of(
 
 def run_gate(name: str, bench: Bench, *, red: bool) -> Outcome:
     """The verdict of one gate. Errors: Refusal for a name that is none, and as `Engine.load`."""
-    if name not in GATES:
+    gates = all_gates()
+    if name not in gates:
         raise Refusal(
-            f"the gate {name} was asked for\n  there are {', '.join(GATES)}\n  in lab.gates\n"
+            f"the gate {name} was asked for\n  there are {', '.join(gates)}\n  in lab.gates\n"
             "  choose one of these"
         )
-    gate = GATES[name]
+    gate = gates[name]
     failed = {m: gate.check(bench, m) for m in gate.red} if red else {}
     return Outcome(name, gate.check(bench, None), failed)
 
 
+def all_gates() -> Mapping[str, Gate]:
+    """The gates of the engine, then those of speculation."""
+    from lab.spec_gates import SPEC_GATES
+
+    return {**GATES, **SPEC_GATES}
+
+
+def default_gates(bench: Bench) -> tuple[str, ...]:
+    """The gates that a model can be put under: one about drafter rings needs a drafter."""
+    from lab.spec_run import with_drafter
+
+    drafts = with_drafter(bench.folder, bench.switches)["drafter"] not in (None, "off")
+    return tuple(name for name in all_gates() if drafts or name != "rings")
+
+
 @contextmanager
-def _under(mutation: str | None) -> Iterator[None]:
+def under(mutation: str | None) -> Iterator[None]:
+    """The fault of that name in every launch bound inside the `with`; none for None."""
     if mutation is None:
         yield
         return
@@ -125,7 +142,7 @@ def _run(engine: Engine, bench: Bench, pieces: tuple[int, ...] = ()) -> dict[str
     return {"logits": np.stack(rows)} | dict(engine.cache_classes(state))
 
 
-def _same(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Finding:
+def same_bytes(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Finding:
     """Whether all bytes agree; otherwise the first place."""
     for name, left in a.items():
         right = b[name]
@@ -148,30 +165,30 @@ def _same(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Finding:
 def _relaunch(bench: Bench, mutation: str | None) -> Finding:
     first, second = bench.engine(), bench.engine()
     want = _run(first, bench)
-    with _under(mutation):
-        return _same(want, _run(second, bench))
+    with under(mutation):
+        return same_bytes(want, _run(second, bench))
 
 
 def _stages(bench: Bench, mutation: str | None) -> Finding:
     one, two = bench.engine(), bench.engine(stages=2)
     want = _run(one, bench)
-    with _under(mutation):
-        return _same(want, _run(two, bench))
+    with under(mutation):
+        return same_bytes(want, _run(two, bench))
 
 
 def _dense(bench: Bench, mutation: str | None) -> Finding:
     want = _run(bench.engine(dense_arm="bf16"), bench)
     fp8 = bench.engine(dense_arm="fp8")
-    with _under(mutation):
-        return _same(want, _run(fp8, bench))
+    with under(mutation):
+        return same_bytes(want, _run(fp8, bench))
 
 
 def _pieces(bench: Bench, mutation: str | None) -> Finding:
     engine = bench.engine(prefill_gemm="rows")
     want = _run(engine, bench)
     third = max(1, bench.prompt // 3)
-    with _under(mutation):
-        return _same(want, _run(engine, bench, (third, 1, bench.prompt - third - 1)))
+    with under(mutation):
+        return same_bytes(want, _run(engine, bench, (third, 1, bench.prompt - third - 1)))
 
 
 def _rows(bench: Bench, mutation: str | None) -> Finding:
@@ -183,10 +200,10 @@ def _rows(bench: Bench, mutation: str | None) -> Finding:
         single, together = _prefilled(engine, bench, start, 1), _prefilled(engine, bench, start, 8)
         ids = bench.ids[start : start + rows].astype(np.int32)
         want = [engine.decode_step(int(t), single) for t in ids]
-        with _under(mutation):
+        with under(mutation):
             made = decode.step_logits(engine, together, ids)
         together.pos += rows
-        found = _same(
+        found = same_bytes(
             {"logits": np.stack(want)} | dict(engine.cache_classes(single)),
             {"logits": made} | dict(engine.cache_classes(together)),
         )
@@ -209,7 +226,7 @@ def _reprefill(bench: Bench, mutation: str | None) -> Finding:
         out = engine.forward(bench.ids[:end])
         assert out is not None
         want.append(out.logits)
-    with _under(mutation):
+    with under(mutation):
         rows = _run(engine, bench)["logits"][1:]
     error = np.abs(rows - np.stack(want)).max(axis=1) / np.abs(want).max(axis=1)
     worst = int(np.argmax(error))
@@ -219,7 +236,7 @@ def _reprefill(bench: Bench, mutation: str | None) -> Finding:
 
 def _oracle(bench: Bench, mutation: str | None) -> Finding:
     """Every sub-block against the float64 model on identical inputs."""
-    with _under(mutation):
+    with under(mutation):
         parts = engine_against_oracle(
             bench.folder, backend=bench.backend, switches=bench.switches, tokens=len(bench.ids)
         )

@@ -72,6 +72,17 @@ def _seen_late(tape: Tape, go: Go, arrays: tuple[Any, ...], named: dict[str, Any
     tape.call("seen late", late)
 
 
+def _stale_row(tape: Tape, go: Go, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
+    go(*arrays, **named)
+    rows = named["raw_rows"]
+
+    def repeat() -> None:
+        if len(rows) > 1:
+            rows[-1:] = rows[-2:-1].copy()
+
+    tape.call("stale row", repeat)
+
+
 def _short_window(tape: Tape, go: Go, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
     go(*arrays, **named)
     ids = named["out"]
@@ -124,6 +135,7 @@ MUTATIONS: Mapping[str, tuple[str | tuple[str, ...], Change]] = {
     "swapped nibbles": (("linear_fp4", "dequant_mxfp4", "dequant_nvfp4"), _swapped),
     "ring slot off by one": ("schedule", _wrong_slot),
     "block seen late": ("schedule", _seen_late),
+    "stale pending row": ("schedule", _stale_row),
     "window one short": ("index_lists_window", _short_window),
     "missing ape": ("compressor_pool", _times_ape(0.0)),
     "ape added twice": ("compressor_pool", _times_ape(2.0)),

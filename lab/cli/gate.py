@@ -11,7 +11,7 @@ from lab.cli import text
 from lab.cli.arms import ARMS, switches
 from lab.cli.exit_codes import ExitCode
 from lab.cli.settings import current
-from lab.gates import GATES, Outcome, bench_of, run_gate
+from lab.gates import Outcome, all_gates, bench_of, default_gates, run_gate
 
 
 @click.command("gate")
@@ -40,11 +40,11 @@ def gate(
       dsv4-lab gate rows stages --red
     """
     if listed:
-        rows = [(g.name, g.summary, len(g.red)) for g in GATES.values()]
+        rows = [(g.name, g.summary, len(g.red)) for g in all_gates().values()]
         text.say(text.table(("gate", "says", "mutations"), rows))
         return
     bench = bench_of(model, backend=backend, switches=switches(arms), count=tokens)
-    chosen = names or tuple(GATES)
+    chosen = names or default_gates(bench)
     outcomes = []
     with text.progress("gates", len(chosen)) as bar:
         for name in chosen:
@@ -71,7 +71,7 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 def _show(outcome: Outcome) -> None:
     word = text.verdict("PASS" if outcome.passed else "FAIL")
-    text.say(f"{word}  {outcome.gate}: {GATES[outcome.gate].summary}")
+    text.say(f"{word}  {outcome.gate}: {all_gates()[outcome.gate].summary}")
     text.say(f"      {outcome.finding.detail}")
     for name, finding in outcome.red.items():
         said = "not noticed, so this gate is vacuous" if finding.holds else finding.detail
