@@ -94,3 +94,21 @@ def test_spilled_bytes_are_read_from_the_assembler(sources: Path) -> None:
     )
     build = nvrtc.Cubin(Path("k.cubin"), "", "sm_90a", log, True)
     assert build.resources() == {"k": nvrtc.Resources(255, 2048, 64, 80)}
+
+
+def test_kernels_assembled_side_by_side_are_told_apart() -> None:
+    log = (
+        "ptxas info    : Compiling entry function 'first' for 'sm_90a'\n"
+        "ptxas info    : Compiling entry function 'second' for 'sm_90a'\n"
+        "ptxas info    : Function properties for first\n"
+        "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 18 registers, used 0 barriers\n"
+        "ptxas info    : Function properties for second\n"
+        "ptxas         .     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
+        "ptxas info    : Used 20 registers, used 0 barriers\n"
+    )
+    build = nvrtc.Cubin(Path("k.cubin"), "", "sm_90a", log, True)
+    assert build.resources() == {
+        "first": nvrtc.Resources(18, 0, 0, 0),
+        "second": nvrtc.Resources(20, 0, 8, 8),
+    }
