@@ -2,7 +2,8 @@
 
 `python -m lab.report.measured results.json ... docs/measured/h200.json` keeps verdicts, bounds,
 times and digests of every case and drops histograms and locations, so that a reviewed file stays
-small. Of a case that several documents hold, the last one counts.
+small. Of a case that several documents hold, the last one counts; a case that is declared no more
+is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 import click
 
+from dsv4 import registry
 from dsv4.errors import Refusal
+from lab.cases import cases
 
 _ENV = ("backend", "device", "arch", "python", "numpy", "cuda", "gpu_settings", "git", "cpu")
 _RESULT = (
@@ -69,6 +72,16 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         (r["family"], r["kernel"], r["case"], json.dumps(r["axes"])): r
         for d in documents
         for r in d["results"]
+    }
+    declared = {
+        (name, case.name, json.dumps(dict(case.axes), sort_keys=True))
+        for name in registry.kernels()
+        for case in cases(name)
+    }
+    results = {
+        key: r
+        for key, r in results.items()
+        if (r["kernel"], r["case"], json.dumps(r["axes"], sort_keys=True)) in declared
     }
     families = dict.fromkeys(sorted(r["family"] for r in results.values()))
     kept = [r for f in families for r in results.values() if r["family"] == f]
