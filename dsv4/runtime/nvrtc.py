@@ -184,7 +184,7 @@ def _parse_resources(log: str) -> dict[str, Resources]:
     name, spill, stack = "", 0, 0
     for line in log.splitlines():
         # Kernels may be assembled side by side: then only the properties say whose lines follow.
-        if match := re.search(r"(?:Compiling entry function|Function properties for) '?(\w+)", line):
+        if match := re.search(r"(?:entry function|Function properties for) '?(\w+)", line):
             name, spill, stack = match[1], 0, 0
         elif match := re.search(
             r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line

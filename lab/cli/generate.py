@@ -79,9 +79,7 @@ def generate_tokens(
         sys.stdout.flush()
 
     make = generate_spec if speculative else generate
-    made = make(
-        engine, prompt, count, stop=whole_numbers(stop), sampling=sampling, on_token=show
-    )
+    made = make(engine, prompt, count, stop=whole_numbers(stop), sampling=sampling, on_token=show)
     if current().json:
         text.emit_json(
             "generate", prompt=made.prompt, tokens=made.tokens, stopped=made.stopped,
