@@ -46,6 +46,11 @@ class DsparkState:
     poisoned: str = ""
     programs: dict[Any, Any] = field(default_factory=dict)
 
+    def begin_again(self) -> None:
+        """Forget the sequence and keep what is bound. Errors: StateError when poisoned."""
+        self.check(self.engine, "a new sequence")
+        self.next = 0
+
     def check(self, engine: object, asked: str) -> None:
         """Nothing, if the engine may use this state. Errors: StateError."""
         if self.engine is not engine:

@@ -98,6 +98,16 @@ class DecodeState:
             )
 
 
+def begin_again(state: DecodeState) -> None:
+    """Forget the sequence and keep the memory and what is bound; nothing reads what it left.
+
+    Errors: StateError for a poisoned state, or one with an open round.
+    """
+    state.check(state.engine, "a new sequence")
+    state.pos = 0
+    state.tokens.clear()
+
+
 class Poisonable(Protocol):
     """What a failed call leaves unusable, with the reason."""
 
