@@ -36,7 +36,8 @@ check: $(CORE) $(DEV)  ## format, lint, types, architecture; changes nothing
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 test: $(CORE) $(DEV)  ## every test that needs no GPU
-	$(BIN)/python -m pytest -m 'not gpu and not speed and not stress' $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -p no:benchmark \
+	  -m 'not gpu and not speed and not stress' $(ARGS)
 
 compile: $(CORE) $(COMPILE)  ## every kernel for every architecture; no GPU needed
 	$(BIN)/dsv4-lab compile --all $(ARGS)
