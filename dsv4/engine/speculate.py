@@ -199,7 +199,8 @@ def open_loop(
             "DSV4_VT=slot was asked for\n  the next-token block has no confidence\n"
             f"  from {engine.source.where}\n  unset DSV4_VT, or open a release with DSpark stages"
         )
-    cap = min(drafter.block + 1, vstate.tmax, max(1, depth_cap or vstate.tmax))
+    deepest = vstate.tmax if depth_cap is None else max(1, depth_cap)
+    cap = min(drafter.block + 1, vstate.tmax, deepest)
     loop = SpecLoop(engine, drafter, state, vstate, n_new, cap, -1, sampling, stop)
     if n_new:
         begin = time.perf_counter()
