@@ -66,7 +66,7 @@ def engine_outputs(recorded: Recorded, engine: Engine) -> Arrays:
     targets = [capture.layer_out[n].mean(axis=1) for n in config.dspark_target_layer_ids]
     if targets:
         got["prefill.main_hidden"] = np.concatenate(targets, axis=1)
-    if engine.dspark is not None:
+    if engine.dspark is not None and engine.arms.decode_path.on_device:
         got |= _drafted(engine, state, recorded, got["prefill.main_hidden"])
     else:
         rows = [engine.decode_step(int(token), state) for token in ids[prompt:]]

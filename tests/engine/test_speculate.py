@@ -109,7 +109,7 @@ def test_the_depth_of_the_environment_caps_rounds() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_small_budgets(engine: Engine, count: int) -> None:
+def test_small_budgets_emit_so_many_tokens(engine: Engine, count: int) -> None:
     run = speculate(engine, tokens(9), count)
     assert tuple(run.tokens) == plain_tokens(engine, tokens(9), max(1, count))[0][:count]
     if count == 0:
