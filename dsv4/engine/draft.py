@@ -11,6 +11,7 @@ import numpy as np
 from dsv4.engine.attention import attend_and_project, cache_rows, queries
 from dsv4.engine.block import run_block
 from dsv4.engine.dspark import DsparkState, dspark_weights, main_stream, rows_of
+from dsv4.engine.replay import Replay
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
 from dsv4.engine.streams import entry_streams, exit_rows
@@ -66,7 +67,7 @@ class DsparkProposal:
 class _Draft:
     """A bound draft: what runs, and where its results lie."""
 
-    tapes: tuple[Tape, ...]
+    replay: Replay
     chain: Any
     confidence: Any
 
@@ -100,8 +101,7 @@ def dspark_forward_spec(
         if "draft" not in dstate.programs:
             dstate.programs["draft"] = _bind(engine, dstate, keep=True)
         draft: _Draft = dstate.programs["draft"]
-        for tape in draft.tapes:
-            tape.run()
+        draft.replay.run()
     else:
         _capture_main(engine, dstate, tap_row, capture)
         draft = _bind(engine, dstate, keep=False, see=_keeper(engine, capture))
@@ -184,7 +184,7 @@ def _bind(engine: Engine, dstate: DsparkState, *, keep: bool, see: See = _see_no
         see("logits_post", logits)
         scores = run.buffer("confidence", fmt=F32)
         run.tape.launch(confidence, collapsed, w.markov_w1, chain[:block], w.confidence, out=scores)
-    return _Draft((*tapes, run.tape), chain, scores)
+    return _Draft(Replay(engine, (*tapes, run.tape)), chain, scores)
 
 
 def _entry(

@@ -11,6 +11,7 @@ from dsv4.engine.attention import cache_rows
 from dsv4.engine.capture import ForwardOut
 from dsv4.engine.prefill import prefill
 from dsv4.engine.products import product, product_input
+from dsv4.engine.replay import Replay
 from dsv4.engine.rows import Rows, look_at_nothing
 from dsv4.engine.state import DecodeState, LayerCache, poisoning
 from dsv4.engine.streams import norm
@@ -133,9 +134,9 @@ def dspark_write_rings(
         key = ("rings", tap_row, rows)
         if key not in dstate.programs:
             dstate.programs[key] = _bind_rings(engine, dstate, tap_row, rows)
-        tape: Tape = dstate.programs[key]
+        replay: Replay = dstate.programs[key]
         engine.last.device.write(dstate.ring_control, np.array([pos], np.int32))
-        tape.run()
+        replay.run()
         dstate.next = pos + rows
 
 
@@ -240,7 +241,7 @@ def rows_of(engine: Engine, dstate: DsparkState, control: Any, rows: int, *, kee
     )
 
 
-def _bind_rings(engine: Engine, dstate: DsparkState, tap_row: int, rows: int) -> Tape:
+def _bind_rings(engine: Engine, dstate: DsparkState, tap_row: int, rows: int) -> Replay:
     w = dspark_weights(engine)
     run = rows_of(engine, dstate, dstate.ring_control, rows, keep=True)
     with run.phase("drafter rings"):
@@ -249,4 +250,4 @@ def _bind_rings(engine: Engine, dstate: DsparkState, tap_row: int, rows: int) ->
         when = run.schedule(0, engine.config.window_size, 1)
         for block, ring in zip(w.blocks, dstate.rings, strict=True):
             cache_rows(run, block, ring, given, when)
-    return run.tape
+    return Replay(engine, (run.tape,))

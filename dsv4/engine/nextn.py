@@ -17,6 +17,7 @@ from dsv4.engine.capture import ForwardOut
 from dsv4.engine.decode import send_control
 from dsv4.engine.dspark import prefill_tapped
 from dsv4.engine.mtp import run_mtp
+from dsv4.engine.replay import Replay
 from dsv4.engine.rows import Rows, look_at_nothing
 from dsv4.engine.state import DecodeState, LayerCache, new_control, new_layer_cache
 from dsv4.engine.tape import Tape, Workspace
@@ -46,7 +47,7 @@ class MtpState:
     next: int = 0
     following: tuple[int, ...] = ()
     last: tuple[int, int, int] = (-1, -1, -1)
-    programs: dict[int, tuple[tuple[Tape, ...], Any]] = field(default_factory=dict)
+    programs: dict[int, tuple[Replay, Any]] = field(default_factory=dict)
 
 
 def mtp_alloc_state(engine: Engine) -> MtpState:
@@ -148,16 +149,15 @@ def _run(engine: Engine, mstate: MtpState, following: Sequence[int]) -> int:
     ids = engine.check_ids(np.asarray(following), mstate.next, "the next-token block")
     if rows not in mstate.programs:
         mstate.programs[rows] = _bind(engine, mstate, rows)
-    tapes, chosen = mstate.programs[rows]
+    replay, chosen = mstate.programs[rows]
     send_control(engine, mstate.control, mstate.next, ids)
-    for tape in tapes:
-        tape.run()
+    replay.run()
     drafted = int(engine.last.device.to_numpy(chosen)[0])
     mstate.next += rows
     return drafted
 
 
-def _bind(engine: Engine, mstate: MtpState, rows: int) -> tuple[tuple[Tape, ...], Any]:
+def _bind(engine: Engine, mstate: MtpState, rows: int) -> tuple[Replay, Any]:
     w, c = _weights(engine), engine.config
     runs = [
         Rows(
@@ -182,4 +182,4 @@ def _bind(engine: Engine, mstate: MtpState, rows: int) -> tuple[tuple[Tape, ...]
     streams = mstate.taps.rows[:rows].reshape(rows, c.hc_mult, c.dim)
     out = run_mtp(runs, run, w, mstate.cache, streams)
     chosen = greedy(run, w.exit, out[-1:], engine.last.head)
-    return tuple(r.tape for r in runs), chosen
+    return Replay(engine, tuple(r.tape for r in runs)), chosen

@@ -15,7 +15,6 @@ import numpy as np
 
 from dsv4.engine.arms import VERIFY_ROWS, path_name
 from dsv4.engine.decode import (
-    Head,
     Program,
     bind_head,
     bind_trunk,
@@ -23,6 +22,7 @@ from dsv4.engine.decode import (
     write_control,
 )
 from dsv4.engine.prefill import bucket
+from dsv4.engine.replay import Replay
 from dsv4.engine.state import DecodeState, new_control, poisoning
 from dsv4.engine.tape import Workspace
 from dsv4.engine.taps import Taps, check_taps, tapping
@@ -83,7 +83,7 @@ class _Bound:
     vstate: VerifyState | None
     taps: Taps | None
     program: Program
-    heads: dict[str, Head] = field(default_factory=dict)
+    heads: dict[str, tuple[Replay, Any]] = field(default_factory=dict)
 
 
 def verify_tmax(engine: Engine) -> int:
@@ -140,8 +140,7 @@ def verify_batch(
     with poisoning(vstate):
         bound = _bound(engine, state, vstate, len(ids), taps)
         send_control(engine, vstate.control, state.pos, ids)
-        bound.program.run()
-        out = _heads(engine, bound, want_logits)
+        out = _run(engine, bound, want_logits)
     vstate.open = OpenRound(state, state.pos, len(ids))
     state.open_rows = len(ids)
     return out
@@ -197,10 +196,9 @@ def _tapped_step(
     with engine.stepping(state, (tok,)) as ids:
         bound = _bound(engine, state, None, 1, taps, tap_row)
         write_control(engine, state, ids)
-        bound.program.run()
-        head = _head(engine, bound, kind)
-        head.tape.run()
-        return engine.last.device.to_numpy(head.result)[0]
+        replay, result = _with_head(engine, bound, kind)
+        replay.run()
+        return engine.last.device.to_numpy(result)[0]
 
 
 def _checked(
@@ -269,22 +267,22 @@ def _bound(
     return found
 
 
-def _head(engine: Engine, bound: _Bound, kind: str) -> Head:
+def _with_head(engine: Engine, bound: _Bound, kind: str) -> tuple[Replay, Any]:
+    """(everything of a round with that head, where its result lies), bound on first use."""
     if kind not in bound.heads:
-        bound.heads[kind] = bind_head(engine, bound.program, kind)
+        head = bind_head(engine, bound.program, kind)
+        tapes = (*(run.tape for run in bound.program.runs), head.tape)
+        bound.heads[kind] = Replay(engine, tapes), head.result
     return bound.heads[kind]
 
 
-def _heads(engine: Engine, bound: _Bound, want_logits: bool) -> VerifyOut:
+def _run(engine: Engine, bound: _Bound, want_logits: bool) -> VerifyOut:
     """The round's tokens, by the device's rule for ties and NaN, and its logits if wanted."""
     device = engine.last.device
+    replay, result = _with_head(engine, bound, "logits" if want_logits else "greedy")
+    replay.run()
     if not want_logits:
-        head = _head(engine, bound, "greedy")
-        head.tape.run()
-        return VerifyOut(device.to_numpy(head.result), None)
-    head = _head(engine, bound, "logits")
-    head.tape.run()
-    run = bound.program.runs[-1]
-    chosen = run.buffer("chosen", fmt=I32)
-    argmax.prepare(head.result, out=chosen, device=device).run()
-    return VerifyOut(device.to_numpy(chosen), device.to_numpy(head.result))
+        return VerifyOut(device.to_numpy(result), None)
+    chosen = bound.program.runs[-1].buffer("chosen", fmt=I32)
+    argmax.prepare(result, out=chosen, device=device).run()
+    return VerifyOut(device.to_numpy(chosen), device.to_numpy(result))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsv4.engine import speculate as loop_module
-from dsv4.engine.drafting import Drafter, own_drafter
+from dsv4.engine.drafting import Drafter, DsparkDrafter, own_drafter
 from dsv4.engine.engine import Engine
 from dsv4.engine.speculate import SpecRun, open_loop, play_round, speculate
 from dsv4.errors import Refusal, StateError
@@ -94,6 +94,17 @@ def test_real_drafts_of_made_models_are_accepted_and_change_nothing(
     run = assert_identity(speaking_engine(layout, stages=stages), tokens(17), 40)
     assert run.tokens_per_round > 1.3
     assert len(run.accept_digest) == 16 and run.acceptance()[0][0] > 5
+
+
+def test_recorded_rounds_and_drafts_replay_to_the_same_stream() -> None:
+    engine = tiny_engine(drafter="dspark", graphs="on")
+    loop = open_loop(engine, tokens(9), 24)
+    while not loop.done:
+        play_round(loop)
+    assert tuple(loop.run.tokens) == plain_tokens(tiny_engine(), tokens(9), 24)[0]
+    assert isinstance(loop.drafter, DsparkDrafter)
+    assert loop.drafter.dstate.programs["draft"].replay.graph is not None
+    assert loop.drafter.dstate.programs["rings", 0, 1].graph is not None
 
 
 def test_a_depth_of_no_rows_is_one_row(engine: Engine) -> None:
@@ -253,7 +264,7 @@ def test_a_run_goes_on_behind_a_round_that_failed(
         raise StateError("lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dsv4.engine.verify._heads", fail)
+        patch.setattr("dsv4.engine.verify._run", fail)
         with pytest.raises(StateError, match="lost"):
             play_round(loop)
     assert loop.run.tokens == before and loop.state.pos == pos

@@ -88,7 +88,9 @@ def test_rounds_with_host_mathematics_are_single_steps(path: str) -> None:
     rounds_against_steps(engine, range(7, 8), CELLS, 4)
 
 
-@pytest.mark.parametrize("switches", [{"quantisers": "off"}, {"dots_arm": "f64"}], ids=str)
+@pytest.mark.parametrize(
+    "switches", [{"quantisers": "off"}, {"dots_arm": "f64"}, {"graphs": "on"}], ids=str
+)
 def test_rounds_under_other_arms_are_single_steps(switches: dict[str, str]) -> None:
     engine = tiny_engine(drafter="dspark", **switches)
     rounds_against_steps(engine, range(6, 7), CELLS, 4)
@@ -234,7 +236,7 @@ def test_a_round_that_fails_loses_nothing_that_was_committed(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(verify, "_heads", fail)
+        patch.setattr(verify, "_run", fail)
         with pytest.raises(type(error)):
             engine.verify_batch([5, 6, 7], state, vstate)
     assert state.pos == 9 and not state.poisoned and vstate.open is None

@@ -1,0 +1,45 @@
+"""Bound launches of several tapes, replayed as one graph where that is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsv4.engine.decode import uses_graphs
+from dsv4.engine.tape import Tape
+from dsv4.runtime.device import Graph
+
+if TYPE_CHECKING:
+    from dsv4.engine.engine import Engine
+
+
+@dataclass(slots=True, eq=False)
+class Replay:
+    """Tapes that run in order, again and again, with the bytes of launches.
+
+    The first run launches, so that everything is loaded; a later one records, and all after it
+    replay. graph: None before, and wherever the host looks in between.
+    """
+
+    engine: Engine
+    tapes: tuple[Tape, ...]
+    launched: bool = False
+    graph: Graph | None = None
+
+    def run(self) -> None:
+        """Send everything once."""
+        if self.graph is None and self.launched and self._recordable():
+            with self.engine.last.device.capture() as graph:
+                for tape in self.tapes:
+                    tape.run()
+            self.graph = graph
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        for tape in self.tapes:
+            tape.run()
+        self.launched = True
+
+    def _recordable(self) -> bool:
+        looks = any(entry.host for tape in self.tapes for entry in tape.entries)
+        return uses_graphs(self.engine) and not looks
