@@ -81,5 +81,5 @@ def _twice(below: str) -> Fill:
 def sparse_cases() -> Iterator[Case]:
     """A few probabilities, some of them given twice for a token."""
     for case in _draws(candidates=_twice("V"), q=uniform(0.0, 0.2)):
-        axes: dict[str, Any] = {**case.axes, "K": 5}
+        axes: dict[str, Any] = {**case.axes, "K": 7 if case.name == "off the block" else 5}
         yield Case(case.name, level=case.level, **axes, **case.values)

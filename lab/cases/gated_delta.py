@@ -83,6 +83,7 @@ def scan_cases() -> Iterator[Case]:
     yield Case("smallest", T=1, G=1, H=1, D=1, K=1, **parts)
     yield Case("one step", T=1, G=2, H=4, D=6, K=32, **parts)
     yield Case("shared keys", T=5, G=2, H=6, D=9, K=33, **parts)
+    yield Case("odd heads", T=2, G=3, H=9, D=5, K=17, **parts)
     yield Case("published width", T=4, G=1, H=2, D=16, K=128, **parts)
     yield Case("strided rows", T=3, G=1, H=2, D=5, K=16, pad=dict(v=7), **parts)
     yield Case("nothing kept", T=3, G=1, H=2, D=5, K=16, **{**parts, "factor": 0.0})

@@ -12,6 +12,7 @@ from lab import gates
 from lab.cli.main import main
 from lab.gates import GATES, Bench, Finding, Gate, run_gate
 from lab.mutations import MUTATIONS
+from lab.spec_gates import SPEC_GATES
 from tests.goldens import golden, golden_folder
 
 
@@ -21,7 +22,7 @@ def bench() -> Bench:
 
 
 def test_every_mutation_is_used_and_every_gate_has_some() -> None:
-    used = {name for gate in GATES.values() for name in gate.red}
+    used = {name for gate in (*GATES.values(), *SPEC_GATES.values()) for name in gate.red}
     assert set(MUTATIONS) <= used
     assert all(gate.red for gate in GATES.values())
 
@@ -65,7 +66,7 @@ def test_the_first_different_place_is_told() -> None:
     a = np.zeros((2, 3), np.float32)
     b = a.copy()
     b[1, 2] = 1.0
-    found = gates._same({"x": a}, {"x": b})
+    found = gates.same_bytes({"x": a}, {"x": b})
     assert not found.holds and found.detail.startswith("x[1, 2] is 0x00000000 and 0x3f800000")
 
 
