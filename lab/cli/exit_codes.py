@@ -58,16 +58,23 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
 
 def code_for(error: BaseException) -> ExitCode:
     """The exit code of an error: that of its nearest known class; LAUNCH for a bug of ours."""
-    for ancestor in type(error).__mro__:
-        if ancestor in _BY_CLASS:
-            return _BY_CLASS[ancestor]
-    return ExitCode.LAUNCH
+    return _by_ancestry(type(error))
+
+
+def _by_ancestry(cls: type) -> ExitCode:
+    known = (_BY_CLASS[ancestor] for ancestor in cls.__mro__ if ancestor in _BY_CLASS)
+    return next(known, ExitCode.LAUNCH)
+
+
+def _with_descendants(cls: type[BaseException]) -> set[type[BaseException]]:
+    """The class and everything derived from it so far, such as refusals of a package."""
+    return {cls}.union(*(_with_descendants(child) for child in cls.__subclasses__()))
 
 
 def code_for_name(class_name: str) -> ExitCode:
     """The exit code of an error known only by its class's name, as results keep it."""
-    known = {cls.__name__: code for cls, code in _BY_CLASS.items()}
-    return known.get(class_name, ExitCode.LAUNCH)
+    named = [cls for cls in _with_descendants(BaseException) if cls.__name__ == class_name]
+    return min((_by_ancestry(cls) for cls in named), default=ExitCode.LAUNCH)
 
 
 def worst(codes: Iterable[int]) -> ExitCode:
