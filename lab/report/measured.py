@@ -37,6 +37,7 @@ def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema": document["schema"],
         "command": document["command"],
+        "runs": document["runs"],
         "env": {k: document["env"].get(k) for k in _ENV},
         "summary": document["summary"],
         "results": [
@@ -91,7 +92,8 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "cases": len(kept),
         **{word.lower(): verdicts[word] for word in ("PASS", "FAIL", "ERROR")},
     }
-    return {**documents[-1], "summary": summary, "results": kept}
+    runs = sum(d.get("runs", 1) for d in documents)
+    return {**documents[-1], "runs": runs, "summary": summary, "results": kept}
 
 
 @click.command()

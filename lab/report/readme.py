@@ -78,6 +78,8 @@ def _summary(document: Mapping[str, Any]) -> str:
         facts.insert(0, f"driver {driver}")
     if git.get("commit"):
         facts.append(f"commit {git['commit'][:7]}")
+    elif document.get("runs", 1) > 1:
+        facts.append(f"{document['runs']} runs joined, not of one commit")
     worst = max(document["results"], key=_bound_use)
     return (
         f"**{env.get('device') or env['cpu']['model']}** ({', '.join(facts)}):"
