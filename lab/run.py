@@ -7,6 +7,7 @@ not influence each other), and the comparison of each output with its contract.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from dsv4.runtime.device import Device
 from dsv4.runtime.launch import Launch, bind_shape, prepare
 from dsv4.runtime.nvrtc import nvrtc_version
 from dsv4.spec import Contract, KernelSpec
-from lab.arrays import Guarded
+from lab.arrays import Damage, Guarded
 from lab.cases import Case, array_shape, inputs_of, scalars_of
 from lab.compare.census import POISON_BYTES
 from lab.compare.diff import OutputDiff, compare
@@ -28,6 +29,7 @@ from lab.measure.timing import Timing, copies_for, copy_roof, time_launches
 from lab.oracles import Reference, reference
 from lab.result import ERROR, FAIL, PASS, CaseResult
 from lab.tools.cubin import code_bytes
+from lab.turns import turn
 from oracle.formats import decode
 
 # What launches a prepared call; the tests of the judge replace it to plant faults.
@@ -46,6 +48,7 @@ class RunOptions:
     relaunch: launches in all, each compared with the first byte by byte. time: whether to time it.
     top: worst rows to keep of each output.
     what_if: a contract to report on beside the declared ones; it never decides.
+    turns: other processes use the same GPU, so the part on the device waits for its turn.
     """
 
     seed: int = 0
@@ -57,6 +60,7 @@ class RunOptions:
     top: int = 5
     what_if: Contract | None = None
     launcher: Launcher = launch_plainly
+    turns: bool = False
 
 
 def run_case(spec: KernelSpec, case: Case, device: Device, options: RunOptions) -> CaseResult:
@@ -83,6 +87,24 @@ def run_case(spec: KernelSpec, case: Case, device: Device, options: RunOptions) 
         return replace(blank, error=str(error), error_class=type(error).__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the device did with a case: the bits of its outputs and every proof beside them.
+
+    firsts and seconds are the outputs of the first two launches, poisoned differently before.
+    """
+
+    firsts: Mapping[str, np.ndarray]
+    seconds: Mapping[str, np.ndarray]
+    identical: bool
+    damage: Mapping[str, Damage]
+    changed: tuple[str, ...]
+    batch: bool | None
+    timing: Timing | None
+    roof: float | None
+    build: dict[str, Any] | None
+
+
 def _run(
     spec: KernelSpec, case: Case, device: Device, options: RunOptions, blank: CaseResult
 ) -> CaseResult:
@@ -92,9 +114,49 @@ def _run(
     shapes = {a.name: array_shape(a, bound) for a in spec.arrays}
     shape = bind_shape(spec, shapes, named)
     expected = reference(spec, inputs, shape)
+    with turn(device) if options.turns else contextlib.nullcontext():
+        seen = _on_device(spec, case, device, options, inputs, named, shapes)
+    outputs = tuple(
+        _judge(spec, name, first, seen.seconds[name], expected[name], shape, options)
+        for name, first in seen.firsts.items()
+    )
+    what_if = tuple(
+        _judge(spec, n, first, seen.seconds[n], expected[n], shape, options, options.what_if)
+        for n, first in seen.firsts.items()
+        if options.what_if is not None
+    )
+    result = replace(
+        blank,
+        guards=seen.damage,
+        inputs_changed=seen.changed,
+        relaunch_identical=seen.identical,
+        relaunches=options.relaunch,
+        batch_identical=seen.batch,
+        timing=seen.timing,
+        roof=seen.roof,
+        size_bytes=spec.work(shape).size_bytes,
+        flops=spec.work(shape).flops,
+        outputs=outputs,
+        what_if=what_if,
+        build=seen.build,
+        input_digest=_digest(inputs, {a.name: a.fmt.name for a in spec.inputs}),
+        output_digest=_digest(seen.firsts, {a.name: a.fmt.name for a in spec.outputs}),
+    )
+    reasons = _reasons(spec, result)
+    return replace(result, verdict=FAIL if reasons else PASS, reasons=reasons)
+
+
+def _on_device(
+    spec: KernelSpec,
+    case: Case,
+    device: Device,
+    options: RunOptions,
+    inputs: Mapping[str, np.ndarray],
+    named: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> _Seen:
     arrays = _allocate(spec, case, device, shapes, options.guard)
     launch = _prepared(spec, device, arrays, named)
-
     firsts = _launch_once(spec, device, arrays, inputs, launch, options, POISON_BYTES[0])
     seconds = firsts
     if options.relaunch > 1:
@@ -107,40 +169,14 @@ def _run(
         for a in spec.arrays
         if a.role == "in" and not _same(arrays[a.name].bits(), inputs[a.name])
     )
-    outputs = tuple(
-        _judge(spec, name, firsts[name], seconds[name], expected[name], shape, options)
-        for name in firsts
-    )
-    what_if = tuple(
-        _judge(spec, n, firsts[n], seconds[n], expected[n], shape, options, options.what_if)
-        for n in firsts
-        if options.what_if is not None
-    )
     batch = _batch_identical(spec, case, device, inputs, named, firsts, options)
     timing, roof = None, None
     if options.time and getattr(device, "mode", "run") == "run":
-        size = spec.work(shape).size_bytes
+        size = spec.work(launch.shape).size_bytes
         timing = _time(spec, case, device, inputs, named, shapes, size, options)
         roof = copy_roof(device)
-    result = replace(
-        blank,
-        guards=damage,
-        inputs_changed=changed,
-        relaunch_identical=identical,
-        relaunches=options.relaunch,
-        batch_identical=batch,
-        timing=timing,
-        roof=roof,
-        size_bytes=spec.work(shape).size_bytes,
-        flops=spec.work(shape).flops,
-        outputs=outputs,
-        what_if=what_if,
-        build=_build_facts(spec, device, launch),
-        input_digest=_digest(inputs, {a.name: a.fmt.name for a in spec.inputs}),
-        output_digest=_digest(firsts, {a.name: a.fmt.name for a in spec.outputs}),
-    )
-    reasons = _reasons(spec, result)
-    return replace(result, verdict=FAIL if reasons else PASS, reasons=reasons)
+    build = _build_facts(spec, device, launch)
+    return _Seen(firsts, seconds, identical, damage, changed, batch, timing, roof, build)
 
 
 def _reasons(spec: KernelSpec, result: CaseResult) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ _MODES = ("run", "shuffle", "check")
     "--workers",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Run cases in N processes; on GPUs one for each card.",
+    help="Run cases in N processes; those on one GPU take turns there.",
 )
 @click.option("--ray", metavar="ADDRESS", help="Run cases on a Ray cluster.")
 @click.option(
@@ -181,7 +181,10 @@ def _spread(
     options: dict[str, Any],
     chosen: settings.Settings,
 ) -> Iterator[CaseResult]:
-    """The results of `--workers` or `--ray`; on host without timings, because CPUs are shared."""
+    """The results of `--workers` or `--ray`.
+
+    On host without timings, because CPUs are shared; workers on one GPU take turns there instead.
+    """
     if device.backend == "host" and run_options.time:
         run_options = replace(run_options, time=False)
         text.note("several processes share this CPU, so nothing is timed")
@@ -194,10 +197,11 @@ def _spread(
 
     if options["ray"]:
         return workers.run_ray(work, device, job, reopen(0), options["ray"], fail_fast=fail_fast)
-    count = options["workers"]
+    count, cards = options["workers"], 1
     if device.backend == "cuda":
-        count = min(count, device.xp.cuda.runtime.getDeviceCount())
-    places = [reopen(n) for n in range(count)]
+        cards = device.xp.cuda.runtime.getDeviceCount()
+        job = replace(job, options=replace(run_options, turns=count > cards))
+    places = [reopen(n % cards) for n in range(count)]
     return workers.run_workers(work, device, job, places, fail_fast=fail_fast)
 
 

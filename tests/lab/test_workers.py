@@ -133,3 +133,11 @@ def test_a_missing_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.Mo
         assert "dsv4-lab[ray]" in done.stderr
         return
     pytest.skip("ray is installed here")
+
+
+@pytest.mark.gpu
+def test_workers_on_one_gpu_take_turns_and_still_time(tmp_path: Path) -> None:
+    done = lab(tmp_path, "--json", "kernel-diff", "cast", "--backend", "cuda", "--workers", "3")
+    document = json.loads(done.stdout)
+    assert document["summary"]["pass"] == document["summary"]["cases"] > 3
+    assert all(row["time_s"] > 0 for row in document["results"])
