@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from dsv4.runtime.sources import cuda_root
 from dsv4.spec import KernelSpec
 from lab.cases import Case, cases, scalars_of
 
-_WORKERS = 2  # NVRTC compiles in parallel, at some 300 MB a compile
+# NVRTC compiles in parallel, at some 300 MB a compile.
+_WORKERS = min(os.cpu_count() or 2, 16)
 
 
 @dataclass(frozen=True, slots=True)
