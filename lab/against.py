@@ -84,20 +84,21 @@ def open_baseline(
     against: str,
     *,
     record: Callable[[str], Iterable[Mapping[str, Any]]],
-    golden: Callable[[], Iterable[Mapping[str, Any]]],
+    golden: Callable[[Path | None], Iterable[Mapping[str, Any]]],
     arguments: list[str],
 ) -> Baseline | None:
     """The baseline that `--against` names; None for the oracle.
 
-    record gives the results of a stored run, golden the reviewed digests. arguments select the
-    same cases for `build:REV`. Errors: SpecError for an unknown form or an unreadable baseline.
+    record gives the results of a stored run, golden the accepted digests of a folder (None: the
+    checkout's). arguments select the same cases for `build:REV`.
+    Errors: SpecError for an unknown form or an unreadable baseline.
     """
     kind, _, rest = against.partition(":")
     match kind:
         case "oracle":
             return None
         case "golden":
-            return from_documents("golden", golden())
+            return from_documents(against, golden(Path(rest) if rest else None))
         case "record" if rest:
             return from_documents(against, record(rest))
         case "build" if rest:
@@ -105,5 +106,6 @@ def open_baseline(
         case "file" if rest:
             return from_file(Path(rest))
     raise SpecError(
-        f"--against {against!r} is none of oracle, golden, record:ID, build:REV, file:PATH"
+        f"--against {against!r} is none of oracle, golden, golden:DIR, record:ID,"
+        " build:REV, file:PATH"
     )

@@ -20,7 +20,7 @@ from lab.cases import LEVELS
 from lab.cli import exit_codes, result_text, settings, text
 from lab.cli.exit_codes import ExitCode
 from lab.cli.types import CASE_NAMES, CASE_PATTERN, KERNEL
-from lab.record import portable
+from lab.record import golden
 from lab.record.environment import summary_line
 from lab.record.store import Store
 from lab.recording import Recorder
@@ -57,7 +57,7 @@ _MODES = ("run", "shuffle", "check")
     "baseline",
     default="oracle",
     metavar="WHAT",
-    help="oracle, golden, record:ID, build:REV or file:PATH.",
+    help="oracle, golden, golden:DIR, record:ID, build:REV or file:PATH.",
 )
 @click.option(
     "--relaunch",
@@ -122,7 +122,9 @@ def kernel_diff(**options: Any) -> None:
     baseline = against.open_baseline(
         options["baseline"],
         record=functools.partial(_stored_results, chosen.store),
-        golden=portable.rows,
+        golden=lambda folder: golden.accepted(
+            [spec for spec, _ in work], folder or golden.FOLDER, device
+        ),
         arguments=_selection(options, chosen.seed),
     )
     recorder = Recorder(chosen.store, device, enabled=not options["no_record"])

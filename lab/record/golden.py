@@ -8,10 +8,6 @@ accepts it; a check never writes a golden.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,21 +18,17 @@ from dsv4.runtime.device import Device
 from dsv4.spec import KernelSpec
 from lab.cases import Case, cases
 from lab.record.digests import spec_digest
-from lab.record.rows import dumps
+from lab.record.golden_files import SCHEMA, Key, Row, key_of, label_of, read, write
 from lab.result import ERROR, CaseResult, case_key
 from lab.run import RunOptions, run_case
 
 SAME, FAIL, NEW, MISSING = "SAME", "FAIL", "NEW", "MISSING"
 FOLDER: Final = Path(__file__).resolve().parents[2] / "tests" / "golden"
 PENDING: Final = Path(".lab") / "golden-pending.jsonl"
-SCHEMA: Final = 1
 RATCHET: Final = 1.25  # how much the relative L2 error may grow while the bytes stay accepted
 _ANY = "any"
 _METRICS = ("identical", "n", "ulp_max", "ulp_real_max", "bias", "rel_l2", "bound_use",
             "ulp_histogram")  # fmt: skip
-
-Row = dict[str, Any]
-Key = tuple[str, str, int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +52,6 @@ class Finding:
             "before": self.before,
             "now": self.now,
         }
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """What identifies a golden."""
-    return (row["kernel"], label_of(row), int(row["seed"]), row["arch"], row["compiler"])
-
-
-def label_of(row: Mapping[str, Any]) -> str:
-    """Case name and axes, the same before and after a line was written."""
-    return case_key(row["case"], row["axes"])
 
 
 def row_of(spec: KernelSpec, result: CaseResult, compiler: str) -> Row:
@@ -121,6 +103,31 @@ def check(
         yield _judged(spec, case, result, goldens, compiler)
 
 
+def accepted(specs: Iterable[KernelSpec], folder: Path, device: Device) -> list[Row]:
+    """The goldens of these kernels that speak of this device: its architecture and compiler, or
+    any.
+
+    Errors: SpecError when there are none, or for a damaged golden.
+    """
+    here = {(_ANY, _ANY), (device.arch, compiler_of(device))}
+    names = {spec.name: spec.family for spec in specs}
+    files = [folder / f"{family}.jsonl" for family in dict.fromkeys(names.values())]
+    found = [
+        row
+        for file in files
+        for row in read(file).values()
+        if row["kernel"] in names and (row["arch"], row["compiler"]) in here
+    ]
+    if not found:
+        raise SpecError(
+            f"no golden of {', '.join(names)} was accepted for {device.arch},"
+            f" {compiler_of(device)}\n"
+            f"  looked into {', '.join(f.name for f in files)} in {folder}\n"
+            "  make one with: dsv4-lab golden check, then dsv4-lab golden review"
+        )
+    return found
+
+
 def missing(specs: Sequence[KernelSpec], folder: Path) -> list[Finding]:
     """Goldens of these kernels whose case is no longer there."""
     found = []
@@ -131,46 +138,6 @@ def missing(specs: Sequence[KernelSpec], folder: Path) -> list[Finding]:
                 why = "the kernel has no such case any more; golden prune takes the line out"
                 found.append(Finding(MISSING, spec.name, label_of(row), row, None, why))
     return found
-
-
-def read(path: Path) -> dict[Key, Row]:
-    """The goldens of a file by key; none when there is no file. Errors: SpecError naming a line."""
-    if not path.is_file():
-        return {}
-    found: dict[Key, Row] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if row["schema"] > SCHEMA:
-                raise ValueError(f"schema {row['schema']}, this version reads up to {SCHEMA}")
-            found[key_of(row)] = row
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SpecError(
-                f"{path}:{number} is no golden ({error})\n"
-                "  take the file as it was from git, then run dsv4-lab golden check"
-            ) from None
-    return found
-
-
-def write(path: Path, rows: Iterable[Row]) -> None:
-    """Replace a file by these goldens, sorted, whole or not at all; no file for no rows."""
-    ordered = sorted(rows, key=key_of)
-    if not ordered:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(f"{dumps(row)}\n" for row in ordered)
-        os.chmod(temporary, 0o644)  # a file for everybody, unlike other temporary ones
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def accept(folder: Path, rows: Iterable[Row], families: Mapping[str, str]) -> list[Path]:

@@ -66,6 +66,41 @@ def test_changed_bytes_fail_with_what_moved_and_cannot_be_accepted(tmp_path: Pat
     assert (tmp_path / "goldens" / "cast.jsonl").read_text() == before
 
 
+def test_kernel_diff_holds_bytes_against_what_was_accepted(tmp_path: Path) -> None:
+    lab(tmp_path, *CHECK)
+    lab(tmp_path, "golden", "accept", "--all", "--folder", "goldens")
+    case = ("--json", "kernel-diff", "cast", "-c", "tail,one", "--backend", "host", "--no-time",
+            "--against", "golden:goldens")  # fmt: skip
+
+    def against(**more: str) -> tuple[int, dict[str, str]]:
+        done = lab(tmp_path, *case, **more)
+        results = json.loads(done.stdout)["results"]
+        return done.returncode, {r["case"]: r["against"] for r in results}
+
+    # A case that nobody accepted is MISSING, whatever tests/golden/portable.jsonl holds.
+    assert against() == (5, {"tail": "SAME", "one": "MISSING"})
+    wrong = planted(tmp_path, *TRUNCATES)
+    code, verdicts = against(DSV4_CUDA_ROOT=wrong)
+    assert (code, verdicts["tail"]) == (1, "DIFFERENT")
+
+
+def test_kernel_diff_finds_the_goldens_of_the_checkout(tmp_path: Path) -> None:
+    case = ("kernel-diff", "cast", "-c", "tail", "--backend", "host", "--against", "golden")
+    done = lab(tmp_path, *case)
+    assert (done.returncode, "against SAME" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_goldens_of_another_machine_are_none_of_this_one(tmp_path: Path) -> None:
+    spec, device = registry.spec("cast_bf16"), HostDevice()
+    here = {**one_row(), "arch": "host", "compiler": golden.compiler_of(device)}
+    there = {**here, "case": "one", "axes": {"N": 1}, "arch": "sm_90a", "compiler": "nvrtc 13.0"}
+    golden.write(tmp_path / "cast.jsonl", [here, there])
+    assert golden.accepted([spec], tmp_path, device) == [json.loads(json.dumps(here))]
+    golden.write(tmp_path / "cast.jsonl", [there])
+    with pytest.raises(SpecError, match=r"no golden of cast_bf16 was accepted for host"):
+        golden.accepted([spec], tmp_path, device)
+
+
 def test_portable_kernels_have_one_golden_for_every_machine() -> None:
     assert (one_row()["arch"], one_row()["compiler"]) == ("any", "any")
 
