@@ -7,44 +7,65 @@ line information with the real path, so a finding names the `.cu` line.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dsv4.errors import DeviceError, LaunchError
-from lab.result import CaseResult
+from dsv4.errors import DeviceError, KernelFault, LaunchError
+from lab.result import PASS, CaseResult, case_key
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+CHECK = "host check"
 _PLACES = (Path("/usr/local/cuda/bin"), Path("/opt/cuda/bin"))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One report: which tool, what, in which kernel, at which source line."""
+    """One report: which tool, what, in which kernel, at which source line; the case if known."""
 
     tool: str
     what: str
     kernel: str
     file: str
     line: int
+    case: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A case that did not pass while the tool watched, whether or not the tool found why.
+
+    error_class: "" for a broken contract, else the class of the error that ended the case.
+    """
+
+    tool: str
+    kernel: str
+    case: str
+    verdict: str
+    what: str
+    error_class: str
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What one tool said about one run.
 
-    cases: how many the child ran to their end. complete: whether the child ended by itself, with
-    all of them judged, and the tool closed with its summary.
+    broken: cases that failed or ended in an error meanwhile. cases: how many the child ran to
+    their end. complete: whether the child ended by itself, with all of them judged, and the tool
+    closed with its summary.
     """
 
     tool: str
     findings: tuple[Finding, ...]
+    broken: tuple[Broken, ...]
     cases: int
     complete: bool
     log: str
@@ -80,7 +101,7 @@ def sanitize(
         command.append(f"--padding={padding}")
     with tempfile.TemporaryDirectory(prefix="dsv4-lab-") as folder:
         log = Path(folder) / "sanitizer.log"
-        child = [sys.executable, "-m", "lab.cli", "--quiet", "kernel-diff", *kernels, *arguments]
+        child = [sys.executable, "-m", "lab.cli", "--json", "kernel-diff", *kernels, *arguments]
         child += ["--backend", "cuda", "--no-time", "--no-record", "--relaunch", "1", "--no-guard"]
         child += ["--save-failing", folder]
         done = subprocess.run(
@@ -90,16 +111,43 @@ def sanitize(
             env={**os.environ, "DSV4_POOL": "off"},
         )
         text = log.read_text(errors="replace") if log.exists() else ""
-    ran = len(re.findall(r"\b(?:PASS|FAIL|ERROR)\b", done.stdout))
-    if not ran:
+    # A child that crashed half-way must not look clean: only a whole run prints its document.
+    results = _results(done.stdout)
+    ran = len(re.findall(r"\b(?:PASS|FAIL|ERROR)$", done.stderr, re.MULTILINE))
+    if results is None and not ran:
         raise LaunchError(
             f"{tool}: the run under compute-sanitizer gave no result (exit {done.returncode})\n"
             f"  {(text + done.stderr).strip()[-500:]}\n  run the same kernels without it first"
         )
-    # A child that crashed half-way must not look clean: only a whole run prints a closing line.
-    closing = re.search(r"^\d+ kernels?, (\d+) cases?", done.stdout, re.MULTILINE)
-    complete = closing is not None and int(closing[1]) == ran and "SUMMARY" in text
-    return Report(tool, parse(tool, text), ran, complete, text + done.stderr)
+    return Report(
+        tool,
+        parse(tool, text),
+        tuple(_broken(tool, row) for row in results or () if row["verdict"] != PASS),
+        ran if results is None else len(results),
+        results is not None and "SUMMARY" in text,
+        text + done.stderr,
+    )
+
+
+def _results(document: str) -> list[dict[str, Any]] | None:
+    try:
+        found: list[dict[str, Any]] = json.loads(document)["results"]
+    except (ValueError, KeyError):
+        return None
+    return found
+
+
+def _broken(tool: str, row: Mapping[str, Any]) -> Broken:
+    what = str(row["error"] or "; ".join(row["reasons"])).splitlines()[0]
+    label = case_key(row["case"], row["axes"])
+    return Broken(
+        tool,
+        row["kernel"],
+        label,
+        row["verdict"],
+        what.removeprefix(f"{row['kernel']}: "),
+        row["error_class"] or "",
+    )
 
 
 def parse(tool: str, log: str) -> tuple[Finding, ...]:
@@ -121,13 +169,22 @@ def parse(tool: str, log: str) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def finding_of(result: CaseResult) -> Finding:
-    """The finding of a case that the host's check mode stopped, or that failed under it."""
-    lines = (result.error or "; ".join(result.reasons)).splitlines() or [""]
+def of_check_mode(results: Sequence[CaseResult]) -> Report:
+    """What the host's check mode found over these results, as a tool reports it."""
+    findings, broken = [], []
+    for result in results:
+        if result.error_class == KernelFault.__name__:
+            findings.append(_finding_of(result))
+        elif result.verdict != PASS:
+            broken.append(_broken(CHECK, result.to_json()))
+    return Report(CHECK, tuple(findings), tuple(broken), len(results), True, "")
+
+
+def _finding_of(result: CaseResult) -> Finding:
     place = re.search(r"at ([^\s:]+):(\d+)", result.error)
     file, line = (Path(place[1]).name, int(place[2])) if place else ("", 0)
-    what = lines[0].removeprefix(f"{result.kernel}: ")
-    return Finding("check", what, result.kernel, file, line)
+    what = result.error.splitlines()[0].removeprefix(f"{result.kernel}: ")
+    return Finding(CHECK, what, result.kernel, file, line, result.label)
 
 
 def _is_head(line: str) -> bool:
