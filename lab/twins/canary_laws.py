@@ -82,6 +82,13 @@ _INDEXER: Laws = (
     },
 )
 
+_FP8: Mapping[str, Law] = {
+    "codes": Law("N", "a NaN code makes its row NaN"),
+    "scales": Law(
+        "N", "its 128 rows are not finite; a group is summed before it is scaled", coarse=True
+    ),
+    "x": Law("M", ROW_DOT),
+}
 _X_SCALE = "its row is not finite; a group is summed before it is scaled, so its sign may differ"
 _FP4: Mapping[str, Law] = {
     "scales": Law("N", "a NaN scale makes its row NaN"),
@@ -130,14 +137,9 @@ LAWS: Mapping[str, Laws] = {
     "dequant_ue8m0": ("every byte", {"codes": Law("N", "byte 255 is NaN")}),
     "hadamard": ("tail-T=7-K=16", {"x": Law("T", "joins every sum of its row")}),
     "linear_bf16": ("rows-M=3-N=37-K=1040", {"w": Law("N", ROW_DOT), "x": Law("M", ROW_DOT)}),
-    "linear_fp8": (
-        "rows-M=3-N=37-K=1040",
-        {
-            "codes": Law("N", "a NaN code makes its row NaN"),
-            "scales": Law("N", "scales its 128 rows"),
-            "x": Law("M", ROW_DOT),
-        },
-    ),
+    "linear_bf16_grouped": ("two groups", {"w": Law("N", ROW_DOT), "x": Law("M", ROW_DOT)}),
+    "linear_fp8": ("rows-M=3-N=37-K=1040", _FP8),
+    "linear_fp8_grouped": ("two groups", _FP8),
     "movement_embed": ("tail", {"table": Law("D", COPY)}),
     "movement_gather": ("tail", {"x": Law("D", COPY)}),
     "movement_gather_row": ("tail", {"x": Law("D", COPY)}),

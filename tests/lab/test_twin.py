@@ -36,6 +36,7 @@ MATRIX = {
     "FP8 weights are their exact bf16": ["linear_fp8_as_bf16"],
     "many rows of a product are single rows": [
         "linear_bf16_rows", "linear_fp8_rows", "linear_bf16_slices", "linear_fp8_slices",
+        "linear_bf16_grouped_as_slices", "linear_fp8_grouped_as_slices",
     ],
     "many rows of an island are single rows": [
         "island_dots_rows", "island_dots_f32_rows", "island_dots_bf16_rows",
