@@ -100,6 +100,18 @@ _FP4_SLOTS: Mapping[str, Law] = {
     "x": Law("", "every slot of its row"),
     "x_scales": Law("", _X_SCALE, coarse=True),
 }
+_FP4_GATE_UP: Mapping[str, Law] = {
+    "gate_scales": Law("N", "every slot of its expert, in that row"),
+    "up_scales": Law("N", "every slot of its expert, in that row"),
+    "x": Law("", "every slot of its row"),
+    "weights": Law("S", "multiplies its slot"),
+}
+_FP4_DOWN: Mapping[str, Law] = {
+    "scales": Law("N", "every token of its expert, in that row"),
+    "x": Law("T", ROW_DOT),
+    "x_scales": Law("T", _X_SCALE, coarse=True),
+    "shared": Law("T N", _ADD),
+}
 
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
 LAWS: Mapping[str, Laws] = {
@@ -218,6 +230,19 @@ LAWS: Mapping[str, Laws] = {
         "tail",
         {**_FP4_SLOTS, "scale2": Law("", "every slot of its expert")},
     ),
+    "linear_fp4_mx_gate_up": ("tail", _FP4_GATE_UP),
+    "linear_fp4_nv_gate_up": (
+        "tail",
+        {
+            **_FP4_GATE_UP,
+            **{
+                name: Law("", "every slot of its expert; an infinite gate is clamped by the limit")
+                for name in ("gate_scale2", "up_scale2")
+            },
+        },
+    ),
+    "linear_fp4_mx_down": ("tail", _FP4_DOWN),
+    "linear_fp4_nv_down": ("tail", {**_FP4_DOWN, "scale2": Law("", "every token of its expert")}),
     "topk": ("tail", {"score": Law("T", "a NaN comes last and is counted; infinities compare")}),
     "compressor_pool": ("overlapping tail", _POOL),
     "compressor_pool_at": ("tail", _POOL),
@@ -237,4 +262,6 @@ INTERNAL: Mapping[str, tuple[tuple[str, ...], str]] = {
     "attention_sink_split_f32": (("q", "kv"), "attention_sink_split_f32_and_join"),
     "attention_sink_join": (("power", "total", "value"), "attention_sink_split_and_join"),
     "attention_sink_join_f32": (("power", "total", "value"), "attention_sink_split_f32_and_join"),
+    "linear_fp4_mx_gate_up": (("x_scales",), "linear_fp4_mx_gate_up_as_parts"),
+    "linear_fp4_nv_gate_up": (("x_scales",), "linear_fp4_nv_gate_up_as_parts"),
 }

@@ -49,6 +49,10 @@ MATRIX = {
         "linear_fp4_mx_rows",
         "linear_fp4_nv_rows",
     ],
+    "fused halves of experts are their parts": [
+        "linear_fp4_mx_gate_up_as_parts", "linear_fp4_nv_gate_up_as_parts",
+        "linear_fp4_mx_down_as_parts", "linear_fp4_nv_down_as_parts",
+    ],
     "rows of w that share a block do not show": [
         "island_dots_rows_of_w", "island_dots_f32_rows_of_w", "island_dots_bf16_rows_of_w",
         "island_dots_bf16_f32_rows_of_w", "markov_bias_as_chain", "markov_bias_f32_as_chain",
