@@ -12,7 +12,8 @@
 // it gives the same bytes while no product or sum leaves the range of normal numbers, for a scale
 // that is a power of two changes no rounding. No rounding after the sum.
 //
-// Scales are values, never E8M0 bytes, and any float will do. A NaN code makes its row NaN.
+// Scales are values, never E8M0 bytes, and any float will do. x stays below 2^111, so that the sum of
+// a group is finite before it is scaled. A NaN code makes its row NaN.
 #include "common/gemv.cuh"
 #include "common/probe.cuh"
 

@@ -25,14 +25,13 @@ def moe(run: Rows, w: LayerWeights, x: Any, out: Any) -> Any:
     c = run.config
     with run.phase("router"):
         ids, weights, order = route(run, w, x)
-    contributions = run.buffer("contributions", c.n_activated_experts, c.dim)
-    with run.phase("experts"):
-        if run.arms.indirect_experts:
-            chosen_experts(run, w.experts, x, ids, weights, contributions)
-        else:
-            _grouped(run, w.experts, x, ids, weights, contributions)
     with run.phase("shared expert"):
         shared = _shared(run, w.shared, x)
+    with run.phase("experts"):
+        if run.arms.indirect_experts:
+            return chosen_experts(run, w.experts, x, ids, weights, order, shared, out)
+        contributions = run.buffer("contributions", c.n_activated_experts, c.dim)
+        _grouped(run, w.experts, x, ids, weights, contributions)
         run.tape.launch(combine_shared, contributions, order, shared, out=out)
     return out
 

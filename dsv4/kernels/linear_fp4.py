@@ -33,7 +33,7 @@ Geometries = Callable[[Shape], Geometry]
 # Chunks of 128 elements are dealt to this many parts, a warp each.
 _PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
-_SLOTS = 8
+SLOTS = 8
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 _CARD_BLOCKS = 96
 
@@ -128,7 +128,7 @@ def _one(name: str, kind: str, scale: Format, group: int) -> Kernel:
 
 
 def _slots_of_block(s: Shape) -> int:
-    return min(int(s.group), _SLOTS)
+    return min(int(s.group), SLOTS)
 
 
 def _columns_of_groups(s: Shape) -> int:
@@ -230,7 +230,9 @@ def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
             Dim("N"),
             Dim("K"),
         ],
-        requires=(Require("A <= 8", "a block takes the slots of a token one after the other"),),
+        requires=(
+            Require(f"A <= {SLOTS}", "a block takes the slots of a token one after the other"),
+        ),
         constants=constants,
         geometry=_geometry(lambda s: s.T, constants),
         writes=dict(y=Tile(x=("T", 1))),

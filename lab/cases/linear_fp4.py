@@ -178,8 +178,9 @@ def _first_halves() -> Iterator[Case]:
     yield Case("more slots than a block has", E=8, N=18, K=256, T=2, S=18, group=9, **picked)
     yield Case("no limit", E=8, N=70, K=640, T=2, S=12, group=6, **{**picked, "limit": 0.0})
     yield Case("tiny model", E=8, N=128, K=256, T=3, S=6, group=2, **picked)
-    for tokens in (1, 8):
-        yield Case("experts", E=48, N=2048, K=4096, T=tokens, S=6 * tokens, group=6, **picked,
+    apart = {**picked, "ids": ids("E", repeats=False)}
+    for tokens, experts in ((1, 16), (8, 48)):
+        yield Case("experts", E=experts, N=2048, K=4096, T=tokens, S=6 * tokens, group=6, **apart,
                    level="full")  # fmt: skip
 
 
@@ -221,8 +222,9 @@ def _second_halves() -> Iterator[Case]:
     yield Case("stray order", E=3, N=21, K=256, T=20, A=3, **{**picked, "order": _stray_order})
     yield Case("cancel", E=4, N=70, K=512, T=2, A=6, **picked, x=_cancelling, codes=0x22)
     yield Case("tiny model", E=8, N=256, K=128, T=3, A=2, **picked)
-    for tokens in (1, 8):
-        yield Case("experts", E=48, N=4096, K=2048, T=tokens, A=6, **picked, level="full")
+    apart = {**picked, "ids": ids("E", repeats=False)}
+    yield Case("experts", E=16, N=4096, K=2048, T=1, A=6, **apart, level="full")
+    yield Case("experts", E=48, N=4096, K=2048, T=8, A=6, **apart, level="full")
 
 
 @cases_for("linear_fp4_mx_down")
