@@ -68,7 +68,7 @@ def linear_bf16_cases() -> Iterator[Case]:
 def linear_bf16_grouped_cases() -> Iterator[Case]:
     """Groups of one tile and of many, one group, columns off every multiple."""
     yield Case("smallest", M=1, N=8, K=16, group=8)
-    yield Case("two groups", M=3, N=48, K=272, group=24, pad={"x": 8, "y": 3})
+    yield Case("three groups", M=3, N=72, K=272, group=24, pad={"x": 8, "y": 3})
     yield Case("one group", M=2, N=32, K=144, group=32)
     yield Case("four tiles", M=8, N=128, K=400, group=32, check=True)
     yield Case("cancel", M=3, N=64, K=528, group=16, w=values(_equal_pairs), x=NEARLY_OPPOSITE)
