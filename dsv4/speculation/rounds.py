@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dsv4.drafters.config import check_taps
 from dsv4.errors import StateError
 from dsv4.speculation.accept import accept_prefix, accept_sampled
 from dsv4.speculation.draft_model import DraftModel
@@ -123,6 +124,7 @@ def admit(
             f"mask token {c.mask_token_id} of {target.vocab} tokens",
             "use the target that the drafter was trained for",
         )
+    check_taps(c, target.n_layers)
     outside = [i for i in prompt if not 0 <= i < target.vocab]
     if outside:
         raise refuse(

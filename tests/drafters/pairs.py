@@ -134,8 +134,8 @@ def write_target(folder: Path, kind: str) -> Path:
 
 
 def write_drafter(folder: Path, family: str, **changes: Any) -> Path:
-    """A drafter of test size for either target."""
-    tensors = {name: shape for name, (_, shape) in shapes(family).items()}
+    """A drafter of test size for either target, with changes to its configuration."""
+    tensors = {name: shape for name, (_, shape) in shapes(family, **changes).items()}
     return write(folder, content(family, **changes), tensors, seed=2)
 
 
@@ -173,6 +173,7 @@ class Knowing:
     stream: Sequence[int]
     wrong: Sequence[bool]
     prompt: int
+    vocab: int = VOCAB
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.drafter, name)
@@ -181,7 +182,7 @@ class Knowing:
         behind = range(start - self.prompt + 1, start - self.prompt + 1 + slots)
         known = [self.stream[i] if i < len(self.stream) else 0 for i in behind]
         return [
-            (t + 1) % VOCAB if self.wrong[i % len(self.wrong)] else t
+            (t + 1) % self.vocab if self.wrong[i % len(self.wrong)] else t
             for i, t in zip(behind, known, strict=True)
         ]
 
