@@ -15,10 +15,12 @@ import numpy as np
 
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
+from dsv4.engine.source import config_of, open_source
 from dsv4.engine.state import DecodeState
 from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
 from lab.engine_diff import engine_against_oracle
+from lab.minted import model_of
 from lab.mutations import mutated
 from lab.recorded import read_recorded
 from lab.stored import RECORDED
@@ -47,7 +49,7 @@ class Bench:
         arms = resolve_arms(**{**self.switches, **more})
         room = len(self.ids)
         return Engine.load(
-            self.folder, (0,) * stages, backend=self.backend, max_seq=room, arms=arms
+            model_of(self.folder), (0,) * stages, backend=self.backend, max_seq=room, arms=arms
         )
 
 
@@ -87,9 +89,7 @@ def bench_of(
     if (folder / RECORDED).is_file():
         ids = read_recorded(folder).ids[:count]
     else:
-        from dsv4.checkpoint.config import load_config
-
-        vocabulary = load_config(folder).vocab_size
+        vocabulary = config_of(open_source(model_of(folder))).vocab_size
         ids = np.random.default_rng(0).integers(0, vocabulary, count)
     return Bench(folder, backend, switches, ids, len(ids) // 2)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine.engine import Engine
 from dsv4.engine.source import open_source
 from dsv4.engine.speculate import SpecRun, speculate
 from dsv4.speculation.sampling import SpecSampling
 from lab.engine_steps import step_cost
 from lab.generation import generate
+from lab.minted import model_of
 from lab.scripted import ScriptedDrafter, with_probability
 
 SCRIPTED_BLOCK = 5
@@ -68,14 +68,12 @@ class SpecReport:
         return float(intercept), float(slope)
 
 
-def with_drafter(
-    folder: Path | MintPlan, switches: Mapping[str, str | None]
-) -> dict[str, str | None]:
+def with_drafter(folder: Path | str, switches: Mapping[str, str | None]) -> dict[str, str | None]:
     """The switches, with the drafter that the checkpoint holds where they name none.
 
     Errors: Refusal for what cannot be opened.
     """
-    lineage = open_source(folder).census.layout.lineage
+    lineage = open_source(model_of(folder)).census.layout.lineage
     held = {"dspark": "dspark", "nextn": "mtp"}.get(lineage)
     return {"drafter": held, **switches}
 

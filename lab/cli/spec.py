@@ -53,7 +53,8 @@ def spec(
 ) -> None:
     """Decode a prompt with drafts and without, and compare tokens, rounds and times.
 
-    DIR is a checkpoint folder. Leaves with 1 when the tokens differ.
+    DIR is a checkpoint folder, or mint:SIZE with settings, such as mint:tiny,layout=0731,agree=0.8.
+    Leaves with 1 when the tokens differ.
 
     \b
     Example:
