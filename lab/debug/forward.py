@@ -3,7 +3,8 @@
 A subject runs the model and shows a listener every tap, in order; the listener answers with the
 value to go on with. One free pass gives what each tap inherits; one forced pass, in which every tap
 is replaced by the reference's value as soon as it is seen, gives what each operator adds by itself.
-A subject needs no more than `run`: the float64 model is one, an engine with taps is another.
+A subject needs no more than `run`: the float64 model under some law is one. The engine's launches
+have contracts of their own and are bisected by `lab.debug.engine_forward`, with the same result.
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ def bisect(
     until: the name of the last tap to look at, or its beginning. Errors: SpecError when the two
     show different taps, or none.
     """
-    found = [_sample(subject, reference, tokens, until) for tokens in samples]
+    return worst_of([_sample(subject, reference, tokens, until) for tokens in samples])
+
+
+def worst_of(found: Sequence[Sequence[Tap]]) -> Bisection:
+    """The bisection of the taps of every sample."""
     by_name = {t.name: t for taps in found for t in taps}
     worst = [
         max((t for taps in found for t in taps if t.name == name), key=lambda t: t.use)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,12 +31,18 @@ def lab(
 
 
 def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> str:
-    """A copy of the kernel sources with one edit; its path, for DSV4_CUDA_ROOT."""
+    """The kernel sources with one edit; their folder, for DSV4_CUDA_ROOT.
+
+    What is not edited is a link to the real source, so that its build is taken from the cache.
+    """
     copy = folder / name
-    if not copy.exists():
-        shutil.copytree(ROOT / "cuda", copy)
+    copy.mkdir(exist_ok=True)
+    for path in (ROOT / "cuda").iterdir():
+        if not (copy / path.name).exists():
+            (copy / path.name).symlink_to(path, target_is_directory=path.is_dir())
     source = copy / file
     text = source.read_text()
     assert text.count(old) >= 1, f"{old!r} is not in {file}"
+    source.unlink()
     source.write_text(text.replace(old, new, 1))
     return str(copy)
