@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,13 +34,14 @@ def lab(
 def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> str:
     """The kernel sources with one edit; their folder, for DSV4_CUDA_ROOT.
 
-    What is not edited is a link to the real source, so that its build is taken from the cache.
+    Headers are copies; a kernel that is not edited is a link to the real one, so that its build is
+    taken from the cache. Edit through this function alone: it makes a copy of what it edits.
     """
     copy = folder / name
-    copy.mkdir(exist_ok=True)
-    for path in (ROOT / "cuda").iterdir():
-        if not (copy / path.name).exists():
-            (copy / path.name).symlink_to(path, target_is_directory=path.is_dir())
+    if not copy.exists():
+        shutil.copytree(ROOT / "cuda", copy, ignore=shutil.ignore_patterns("*.cu"))
+        for path in (ROOT / "cuda").glob("*.cu"):
+            (copy / path.name).symlink_to(path)
     source = copy / file
     text = source.read_text()
     assert text.count(old) >= 1, f"{old!r} is not in {file}"
