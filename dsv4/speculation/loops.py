@@ -116,11 +116,16 @@ def plain(
     return out
 
 
+def positions_needed(block_size: int, prompt: Sequence[int], max_new: int) -> int:
+    """Positions of a run's caches: prompt, answer, a block, and some room."""
+    return len(prompt) + max_new + block_size + _ROOM
+
+
 def _context(drafter: DraftModel, prompt: Sequence[int], max_new: int) -> int:
     c = drafter.config
     if max_new < 0:
         raise refuse("value", "max_new", str(max_new), "ask for 0 tokens or more")
-    needed = len(prompt) + max_new + c.block_size + _ROOM
+    needed = positions_needed(c.block_size, prompt, max_new)
     if c.context_limit is not None and needed > c.context_limit:
         raise refuse(
             "context-window",

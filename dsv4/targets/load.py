@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsv4.checkpoint.made import MadeTensors, opened
 from dsv4.checkpoint.reader import Checkpoint
 from dsv4.drafters.quant import bf16_to_f32
 from dsv4.runtime.device import Device
@@ -22,7 +23,7 @@ from dsv4.targets.qwen_hybrid import LinearWeights, RoutedWeights
 class TensorSource:
     """Stored tensors by name, checked against the shape that the configuration implies."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | MadeTensors
     ops: Ops
 
     def has(self, name: str) -> bool:
@@ -57,9 +58,9 @@ class TensorSource:
         return stored if stored.dtype == np.float32 else bf16_to_f32(stored)
 
 
-def load_target(folder: Path, device: Device) -> QwenTarget:
-    """The target of a folder. Errors: Refusal naming the rule that its files break."""
-    with Checkpoint.open(folder) as checkpoint:
+def load_target(folder: Path | MadeTensors, device: Device) -> QwenTarget:
+    """The target of a folder, or made. Errors: Refusal naming the rule that its files break."""
+    with opened(folder) as checkpoint:
         content, _ = checkpoint.config()
         return build_target(target_config(content), TensorSource(checkpoint, Ops(device)))
 

@@ -105,6 +105,16 @@ class QwenTarget:
     linear_index: Mapping[int, int] = field(default_factory=dict)
 
     @property
+    def kind(self) -> str:
+        """What its configuration calls it."""
+        return self.config.kind
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        return self.config.eos
+
+    @property
     def hidden(self) -> int:
         """Width of the residual stream."""
         return self.config.hidden
