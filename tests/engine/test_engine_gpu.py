@@ -14,6 +14,7 @@ from lab.gates import GATES, bench_of, run_gate
 from lab.generation import generate
 from lab.model_diff import model_diff
 from tests.engine.engines import same_bytes, tokens
+from tests.engine.watched import sweep
 from tests.goldens import golden_folder
 
 pytestmark = pytest.mark.gpu
@@ -103,3 +104,15 @@ def test_full_width_gives_the_same_tokens_on_one_and_two_stages(gpu, layers, exp
 def test_the_published_size_runs_and_takes_what_was_counted(gpu, layers, experts) -> None:
     made, share = run_full_width(gpu, layers, experts, 1)
     assert len(made) == 64 and abs(share - 1) <= 0.02
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("stages", "length"), [(1, 129), (1, 257), (2, 127)])
+def test_full_width_rounds_are_plain(gpu, stages: int, length: int) -> None:
+    plan = plan_mint("flash", "0731", layers=20, experts=256, agreeing=0.8)
+    free, _ = gpu.memory_bytes()
+    if plan.size_bytes + (3 << 30) > free:
+        pytest.skip(f"{plan.size_bytes / 1e9:.0f} GB of weights, {free / 1e9:.0f} GB free")
+    engine = Engine.load(plan, (gpu,) * stages, max_seq=640, drafter="dspark")
+    own = sweep(engine, length, 300)
+    assert own.run.tokens_per_round > 2
