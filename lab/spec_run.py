@@ -36,7 +36,7 @@ class DepthRun:
 
 @dataclass(frozen=True, slots=True)
 class RowsCost:
-    """The median time of a verify of so many rows, and over that of one."""
+    """The median time of a verify of so many rows as the engine runs it, and over that of one."""
 
     rows: int
     time_s: float
@@ -119,7 +119,7 @@ def cost_of_rows(engine: Engine, context: int, most: int) -> list[RowsCost]:
     times = []
     for rows in range(1, most + 1):
         if context + rows <= engine.max_seq:
-            times.append(step_cost(engine, context=context, rows=rows, repeats=3).step_s)
+            times.append(step_cost(engine, context=context, rows=rows, repeats=3).best_s)
     return [RowsCost(i + 1, t, t / times[0]) for i, t in enumerate(times)]
 
 

@@ -14,6 +14,7 @@ from lab.cli.generate import whole_numbers
 from lab.cli.sampling import chosen_sampling, sampling_options
 from lab.cli.settings import current
 from lab.engine_steps import open_engine
+from lab.record.environment import capture
 from lab.spec_run import DepthRun, SpecReport, spec_report, with_drafter
 
 
@@ -74,6 +75,10 @@ def spec(
         last = report.runs[-1]
         text.emit_json(
             "spec",
+            model=str(folder),
+            env=capture(engine.last.device),
+            stages=len(engine.stages),
+            plain_s=report.plain_s,
             identity=report.identity,
             first_difference=next(
                 (r.first_difference for r in report.runs if not r.identity), None
