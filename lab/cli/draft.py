@@ -23,6 +23,7 @@ from lab.cli import text
 from lab.cli.generate import whole_numbers
 from lab.cli.settings import current
 from lab.draft_pairs import OpenTarget, block_size, open_drafter, open_target
+from lab.record.environment import capture
 
 
 @click.command()
@@ -122,6 +123,7 @@ def _show(
     if current().json:
         text.emit_json(
             "draft",
+            env=capture(target.ops.device),
             device=target.ops.device.name,
             target=dict(kind=target.kind, hidden=target.hidden, layers=target.n_layers),
             drafter=banner,
