@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dsv4 import registry
+from dsv4.runtime.device import cuda_problem
 from dsv4.runtime.hostdevice import HostDevice
 from lab import workers
 from lab.cases import Case
@@ -137,6 +138,8 @@ def test_a_missing_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.gpu
 def test_workers_on_one_gpu_take_turns_and_still_time(tmp_path: Path) -> None:
+    if cuda_problem() is not None:
+        pytest.skip(f"needs a GPU: {cuda_problem()}")
     done = lab(tmp_path, "--json", "kernel-diff", "cast", "--backend", "cuda", "--workers", "3")
     document = json.loads(done.stdout)
     assert document["summary"]["pass"] == document["summary"]["cases"] > 3
