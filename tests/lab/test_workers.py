@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from lab.cases.fills import normal
 from lab.result import CaseResult
 from lab.run import RunOptions
 from lab.session import Work
-from tests.lab.planted import environment, lab
+from tests.lab.planted import environment, lab, planted
 
 pytest.importorskip("execnet")
 OPTIONS = RunOptions(time=False, relaunch=1)
@@ -134,6 +135,34 @@ def test_a_missing_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.Mo
         assert "dsv4-lab[ray]" in done.stderr
         return
     pytest.skip("ray is installed here")
+
+
+def test_ray_runs_every_case_and_a_dead_worker_costs_one() -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dsv4-lab[ray]'")
+    job = workers.Job(some_work, OPTIONS)
+    results = workers.run_ray(some_work(), HostDevice(), job, HostDevice, "local")
+    found = {r.case: r for r in results}
+    assert len(found) == 8
+    assert (found["n2"].verdict, "died" in found["n2"].error) == ("ERROR", True)
+    assert all(r.verdict == "PASS" for name, r in found.items() if name != "n2")
+
+
+def test_ray_runs_the_sources_that_the_caller_chose(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dsv4-lab[ray]'")
+    wrong = planted(tmp_path, "cast.cu", "y[i] = f32_to_bf16(x[i]);", "y[i] = 0;")
+    done = lab(tmp_path, "--json", "kernel-diff", "cast", "-c", "tail,one", "--ray", "local",
+               "--backend", "host", DSV4_CUDA_ROOT=wrong)  # fmt: skip
+    assert (done.returncode, json.loads(done.stdout)["summary"]["fail"]) == (1, 2)
+
+
+def test_an_address_without_a_ray_cluster_is_told_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dsv4-lab[ray]'")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = lab(tmp_path, "kernel-diff", "cast", "--ray", address, "--backend", "host")
+    assert done.returncode == 8
+    assert f"--ray {address}: the cluster does not answer" in done.stderr
 
 
 @pytest.mark.gpu
