@@ -31,11 +31,22 @@ class PhaseCost:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCost:
+    """One kernel of a step: its launches, the bytes they must move, and their time in a graph."""
+
+    kernel: str
+    launches: int
+    size_bytes: int
+    graph_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepCost:
     """A decode step at a position.
 
     send_s: until everything was launched one by one; step_s: until that was done. graph_s: of the
     same launches replayed as one graph, by device events; None where steps are not replayed.
+    kernels: each kernel's launches replayed alone, the most expensive first; none without graphs.
     """
 
     path: str
@@ -48,6 +59,7 @@ class StepCost:
     step_s: float
     graph_s: float | None
     phases: tuple[PhaseCost, ...]
+    kernels: tuple[KernelCost, ...]
 
     @property
     def best_s(self) -> float:
@@ -106,6 +118,7 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         step_s=float(np.median(done)),
         graph_s=_replayed_s(engine, entries, repeats),
         phases=tuple(_phases(engine, entries)),
+        kernels=tuple(_kernels(engine, entries, repeats)),
     )
 
 
@@ -119,6 +132,17 @@ def _replayed_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float
             entry.run()
     graph.replay()
     return float(np.median(device.time_s(graph.replay, max(repeats, 5))))
+
+
+def _kernels(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
+    """Costs by kernel; the launches of all layers together read more than a cache holds."""
+    found = []
+    for name in dict.fromkeys(e.name for e in entries):
+        own = [e for e in entries if e.name == name]
+        spent_s = _replayed_s(engine, own, repeats)
+        if spent_s is not None:
+            found.append(KernelCost(name, len(own), sum(e.size_bytes for e in own), spent_s))
+    return sorted(found, key=lambda k: -k.graph_s)
 
 
 def step_entries(engine: Engine, state: DecodeState, rows: int) -> list[Entry]:

@@ -10,7 +10,7 @@ import click
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
 from lab.cli.settings import current
-from lab.engine_steps import StepCost, open_engine, step_cost
+from lab.engine_steps import KernelCost, StepCost, open_engine, step_cost
 from lab.record.environment import capture
 
 
@@ -65,6 +65,15 @@ def step(
             for p in cost.phases
         ]
         text.say(text.table(header, rows_of) + "\n")
+        if cost.kernels:
+            columns = ("kernel", "launches", "bytes", "us in a graph", "us a launch", "GB/s")
+            text.say(text.table(columns, [_kernel_row(k) for k in cost.kernels]) + "\n")
+
+
+def _kernel_row(cost: KernelCost) -> tuple[object, ...]:
+    spent_us = 1e6 * cost.graph_s
+    rate = cost.size_bytes / cost.graph_s / 1e9
+    return cost.kernel, cost.launches, cost.size_bytes, spent_us, spent_us / cost.launches, rate
 
 
 def _summary(cost: StepCost, device: str) -> str:
