@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+import sys
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from dsv4.speculation.draft_model import DraftModel
@@ -79,10 +80,12 @@ def generate_dense(
     eos: Container[int] = (),
     switches: Switches | None = None,
     sampler: Sampler | None = None,
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> Generation:
     """As `generate`, greedy, always harvesting rows 1.. with a window of at most 8 rows.
 
-    The scaling switch multiplies the block's embeddings by the root of their width here.
+    The scaling switch multiplies the block's embeddings by the root of their width here. tell:
+    where the lines of the debugging switch go, one a round.
     """
     if drafter.config.is_dflash2:
         raise refuse("dense-dflash2", "the dense loop", "a DFlash2 drafter", "use generate")
@@ -97,6 +100,7 @@ def generate_dense(
         policy=WindowPolicy(),
         cap=window_cap(setup.switches.verify_t, _DENSE_CAP, drafter.config.block_size),
         noise_scale=math.sqrt(drafter.config.hidden) if scaled else 1.0,
+        tell=tell if setup.switches.debug else None,
     )
     return _loop(setup, prompt, max_new, eos)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine.arms import VERIFY_ROWS
+from dsv4.engine.decode import uses_graphs
 from dsv4.engine.engine import Engine
 from dsv4.engine.prefill import prefill
 from dsv4.engine.source import WeightSource
@@ -85,6 +86,11 @@ class V4Target:
         """Tokens that end a text."""
         return (self.engine.config.eos_token_id,)
 
+    @property
+    def graphs(self) -> bool:
+        """Whether the engine replays its rounds."""
+        return uses_graphs(self.engine)
+
     def new_cache(self, max_ctx: int) -> V4Cache:
         """An empty sequence. Errors: DrafterRefusal beyond the positions it was loaded for."""
         if max_ctx > self.engine.max_seq:
@@ -138,11 +144,19 @@ class V4Target:
         return engine.last.device.to_device(out.logits)
 
     def verify(
-        self, ids: Any, start: int, cache: V4Cache, *, want: str = "argmax", ckpt: bool = False
+        self,
+        ids: Any,
+        start: int,
+        cache: V4Cache,
+        *,
+        want: str = "argmax",
+        ckpt: bool = False,
+        graph: bool = False,
     ) -> VerifyOut:
         """What the target says after each token, in rounds of as many rows as a step may have.
 
-        Rows are those of single steps whatever the rounds. Errors: StateError out of place.
+        Rows are those of single steps whatever the rounds, and the engine replays them wherever
+        its arms allow it, whatever `graph` says. Errors: StateError out of place.
         """
         toks = self._numbers(ids)
         if cache.pos != start:

@@ -15,8 +15,9 @@ from dsv4.runtime.device import Device
 from dsv4.speculation.refusals import refuse
 from dsv4.targets.config import TargetConfig, target_config
 from dsv4.targets.layers import Ops, WeightMatrix, bf16_matrix
-from dsv4.targets.qwen3 import AttentionWeights, DenseWeights, QwenTarget, TargetLayer
+from dsv4.targets.qwen3 import QwenTarget
 from dsv4.targets.qwen_hybrid import LinearWeights, RoutedWeights
+from dsv4.targets.weights import AttentionWeights, DenseWeights, TargetLayer
 
 
 @dataclass(frozen=True, slots=True)

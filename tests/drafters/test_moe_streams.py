@@ -11,6 +11,7 @@ from dsv4.speculation.loops import generate, plain
 from dsv4.speculation.sampling import SpecSampling
 from dsv4.speculation.switches import Switches
 from tests.drafters.pairs import FAMILIES, Knowing, load_pair
+from tests.speculation.refusing import refuses
 
 PROMPT = [3, 14, 15, 92, 65]
 LENGTH = 12
@@ -74,3 +75,9 @@ def test_a_session_gives_the_same_stream_however_it_is_cut(
             streams.append(out[:10])
         assert streams[0] == streams[1] == streams[2]
         assert sampling is not None or streams[0] == stream[:10]
+
+
+def test_rounds_that_the_host_looks_into_are_not_recorded(pairs: Any) -> None:
+    target, drafter, _ = pairs["dspark"]
+    with refuses("switch"):
+        generate(target, drafter, PROMPT, 4, switches=Switches(verify_graph=True))

@@ -51,12 +51,14 @@ def variants(kind: str, family: str) -> dict[str, Switches]:
         "whole window": Switches(adapt=False),
         "narrow": Switches(verify_t=2),
         "read at once": Switches(defer=False),
+        "replayed rounds": Switches(verify_graph=True),
     }
     if kind == "hybrid":
         found |= {
             "three rows": Switches(verify_t=3),
             "replayed": Switches(ckpt=False),
             "gated": Switches(gate=True),
+            "gated graphs": Switches(gate=True, verify_graph=True, defer=False),
             "fresh snapshots": Switches(batch_states=False),
         }
     if family == "dspark":
@@ -167,6 +169,27 @@ def test_the_dense_loop_reads_rows_from_one_on_and_stays_in_its_budget(pairs: An
         assert all(len(r.drafts) == 3 for r in found.stats.rounds)
     scaled = generate_dense(target, drafter, PROMPT, 5, switches=Switches(scale_embedding=True))
     assert list(scaled.tokens) == stream[:5]
+
+
+def test_the_dense_loop_tells_of_every_round_when_it_is_asked_to(
+    pairs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, drafter, _ = pairs["dense", "dflash"]
+    lines: list[str] = []
+    quiet = generate_dense(target, drafter, PROMPT, 9, tell=lines.append)
+    assert not lines
+    loud = generate_dense(
+        target, drafter, PROMPT, 9, switches=Switches(debug=True), tell=lines.append
+    )
+    assert loud.tokens == quiet.tokens
+    assert len(lines) == len(loud.stats.rounds)
+    first = loud.stats.rounds[0]
+    embedded = target.embed([first.anchor, drafter.config.mask_token_id])
+    norms = " ".join(f"{n:.6g}" for n in np.linalg.norm(embedded, axis=1).astype(float))
+    assert lines[0].startswith(f"round at 5: noise norms {norms}, drafts {list(first.drafts)}")
+    assert lines[0].endswith(f"kept {first.keep}")
+    generate_dense(target, drafter, PROMPT, 3, switches=Switches(debug=True))
+    assert capsys.readouterr().err.startswith("round at 5: ")
 
 
 def test_a_full_context_ends_a_session_before_a_partial_block(pairs: Any) -> None:

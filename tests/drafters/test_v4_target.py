@@ -165,6 +165,15 @@ def test_a_trunk_that_speaks_is_drafted_for_too(tmp_path: Path) -> None:
     assert list(generate(target, own, PROMPT, 10).tokens) == stream
 
 
+def test_rounds_are_replayed_where_the_engine_records_them(pairs: Any) -> None:
+    target, drafter, stream = pairs["dspark"]
+    with refuses("switch"):
+        generate(target, drafter, PROMPT, 4, switches=Switches(verify_graph=True))
+    recording = V4Target(tiny_engine(graphs="on"))
+    found = generate(recording, drafter, PROMPT, LENGTH, switches=Switches(verify_graph=True))
+    assert list(found.tokens) == stream[:LENGTH]
+
+
 @pytest.mark.parametrize("sampling", [None, SpecSampling(0.8, seed=5, top_k=20, top_p=0.95)])
 def test_a_session_gives_the_same_stream_however_it_is_cut(
     sampling: SpecSampling | None, pairs: Any

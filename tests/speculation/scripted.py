@@ -58,6 +58,7 @@ class ScriptedTarget:
     vocab: int = V
     n_layers: int = 4
     rollback_kind: str = "kv"
+    graphs: bool = False
 
     def new_cache(self, max_ctx: int) -> ScriptedCache:
         return ScriptedCache(max_ctx)
@@ -83,6 +84,7 @@ class ScriptedTarget:
         *,
         want: str = "argmax",
         ckpt: bool = False,
+        graph: bool = False,
     ) -> VerifyOut:
         assert cache.pos == start
         rows = []
