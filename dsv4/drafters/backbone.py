@@ -85,8 +85,9 @@ def ignore(name: str, value: Any) -> None:
 class BlockDrafter:
     """A drafter: weights on a device. See `dsv4.speculation.draft_model` for its promises.
 
-    armed: whether the token bias is added. rule, clip: see `dsv4.drafters.attention`. no_rope and
-    dump are instruments: `forward_block` without rotation, and a folder for raw f32 arrays.
+    armed: whether the token bias is added. rule, clip, tensor_cores: see
+    `dsv4.drafters.attention`. no_rope and dump are instruments: `forward_block` without rotation,
+    and a folder for raw f32 arrays.
     """
 
     config: DraftConfig
@@ -104,6 +105,7 @@ class BlockDrafter:
     clip: bool
     no_rope: bool
     dump: str
+    tensor_cores: bool = False
 
     @property
     def has_confidence(self) -> bool:
@@ -346,7 +348,16 @@ class BlockDrafter:
             q = ops.rotate(q, kv.table, at)
             self._write_keys(i, kv, n, at)
             first, last = visible_range(c, self.rule, i, kv.length, rows)
-            out = windowed(ops, q, kv.k[i][:end], kv.v[i][:end], first, last, clip=self.clip)
+            out = windowed(
+                ops,
+                q,
+                kv.k[i][:end],
+                kv.v[i][:end],
+                first,
+                last,
+                clip=self.clip,
+                tensor_cores=self.tensor_cores,
+            )
             for name, value in (("l0_q", q), ("l0_k", kv.k[i][:end]), ("l0_attn", out)):
                 self._write(name, value, i == 0)
             return ops.linear(w.wo, out.reshape(rows, -1))

@@ -23,7 +23,7 @@ from dsv4.drafters.census import (
     take_census,
 )
 from dsv4.drafters.confidence import ConfidenceHead
-from dsv4.drafters.config import check_taps, draft_config
+from dsv4.drafters.config import DraftConfig, check_taps, draft_config
 from dsv4.drafters.markov import MarkovHead
 from dsv4.drafters.quant import bf16_to_f32, encode, format_of, precision_named
 from dsv4.drafters.selector import Codebooks, SelectorHead
@@ -119,7 +119,19 @@ def build_draft(
         clip=switches.clip,
         no_rope=switches.no_rope,
         dump=switches.dump,
+        tensor_cores=_tensor_cores(c, switches),
     )
+
+
+def _tensor_cores(c: DraftConfig, switches: Switches) -> bool:
+    if switches.tensor_cores and (c.head_dim % 16 or c.head_dim > 128):
+        raise refuse(
+            "switch",
+            "DSV4_DFLASH_FA",
+            f"heads of {c.head_dim} lanes",
+            "unset it: tensor cores take heads of 16 to 128 lanes, in steps of 16",
+        )
+    return switches.tensor_cores
 
 
 def _layer(source: _Source, i: int, dynamic: bool) -> LayerWeights:
