@@ -10,7 +10,7 @@ have contracts of their own and are bisected by `lab.debug.engine_forward`, with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -103,11 +103,11 @@ def bisect(
 
 def worst_of(found: Sequence[Sequence[Tap]]) -> Bisection:
     """The bisection of the taps of every sample."""
-    by_name = {t.name: t for taps in found for t in taps}
-    worst = [
-        max((t for taps in found for t in taps if t.name == name), key=lambda t: t.use)
-        for name in by_name
-    ]
+    by_name: dict[str, list[Tap]] = {}
+    for taps in found:
+        for tap in taps:
+            by_name.setdefault(tap.name, []).append(tap)
+    worst = [_worst(taps) for taps in by_name.values()]
     worst.sort(key=lambda t: t.number)
     first = next((t for t in worst if t.use > 1), None)
     broken = (
@@ -116,6 +116,14 @@ def worst_of(found: Sequence[Sequence[Tap]]) -> Bisection:
         else sum(any(t.name == first.name and t.use > 1 for t in taps) for taps in found)
     )
     return Bisection(tuple(worst), first, len(found), broken)
+
+
+def _worst(taps: Sequence[Tap]) -> Tap:
+    """One tap of several samples, each figure at its worst; NaN is worse than any number."""
+    inherited, added = (
+        float(np.max([getattr(t, name) for t in taps])) for name in ("inherited", "added")
+    )
+    return replace(taps[0], inherited=inherited, added=added, use=max(t.use for t in taps))
 
 
 def _sample(subject: Subject, reference: Subject, tokens: np.ndarray, until: str) -> list[Tap]:
