@@ -39,7 +39,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], const bf16* a, const bf1
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     sdpa_bf16(const float* q, const float* k, const float* v, float* y, i32 T, i32 H, i32 N, i32 G,
               i32 last, float scale) {
     __shared__ __align__(16) bf16 own[ROWS][WIDTH + PAD], keys[KEYS][WIDTH + PAD];
