@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dsv4.checkpoint.config import read_json_object
 from dsv4.checkpoint.made import MadeTensors
+from dsv4.checkpoint.mint import MintPlan
 from dsv4.drafters.backbone import BlockDrafter
 from dsv4.drafters.making import BLOCKS, made_drafter
 from dsv4.drafters.weights import draft_census, load_draft
@@ -38,11 +39,14 @@ class OpenTarget(SpecTarget, Protocol):
         """Launches where its head lies."""
 
 
-def open_target(where: Path | str, device: Device, positions: int) -> OpenTarget:
+def open_target(
+    where: Path | str, device: Device, positions: int, switches: Switches | None = None
+) -> OpenTarget:
     """The target of a folder, or a made one, for runs of that many positions.
 
     Errors: Refusal naming what is broken, or a kind that is not known here.
     """
+    on_host = switches is not None and switches.host_embedding
     if is_minted(where):
         if str(where).removeprefix(PREFIX).partition(",")[0] in SIZES:
             found = minted_name(where, ("layers", "seed"), layout=False)
@@ -53,20 +57,31 @@ def open_target(where: Path | str, device: Device, positions: int) -> OpenTarget
                 layers=found.numbers.get("layers"),
                 share=found.share,
             )
-            return load_target(made, device)
-        return open_v4(model_of(where), device, max_seq=positions)
+            return load_target(made, device, host_embedding=on_host)
+        return _open_v4(model_of(where), device, positions, on_host)
     content = read_json_object(Path(where) / "config.json", "config-file")
     kind = content.get("text_config", content).get("model_type")
     if kind in KNOWN:
-        return load_target(Path(where), device)
+        return load_target(Path(where), device, host_embedding=on_host)
     if "DeepseekV4" in str(content.get("architectures")) or kind == "deepseek_v4":
-        return open_v4(Path(where), device, max_seq=positions)
+        return _open_v4(Path(where), device, positions, on_host)
     raise refuse(
         "architecture",
         "a target's config.json",
         f"model_type {kind!r}",
         f"targets here are {', '.join(KNOWN)} and deepseek_v4",
     )
+
+
+def _open_v4(model: Path | MintPlan, device: Device, positions: int, on_host: bool) -> OpenTarget:
+    if on_host:
+        raise refuse(
+            "switch",
+            "DSV4_SPEC_HOST_EMBD=1",
+            "a V4 target",
+            "unset it: the engine's steps look the embedding up on their first stage",
+        )
+    return open_v4(model, device, max_seq=positions)
 
 
 def block_size(where: Path | str) -> int:

@@ -190,8 +190,7 @@ def _play(run: Run) -> Round:
             drafts = [int(t) for t in drafter.to_host(chain)[1:]]
         choices = None
         if s.sampling is not None:
-            if proposal is None:
-                raise refuse("internal", "a sampled round", "no proposal", "this is a bug")
+            assert proposal is not None, "_propose gave one"
             accepted, after = accept_sampled(
                 out.logits, proposal, vt, s.sampling, run.counters, s.sampler
             )
@@ -224,6 +223,8 @@ def _propose(
         proposal, stash = drafter.propose_sampled(
             logits, rows, run.last, s.sampling, run.counters, s.sampler
         )
+        if proposal is None:
+            raise refuse("internal", "a sampled round", "no proposal", "this is a bug")
         return list(proposal.tokens), proposal, None, stash
     if drafter.config.is_dflash2:
         return drafter.propose_greedy(logits, rows, run.last), None, None, None

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dsv4.drafters.rope import neox_table
 from dsv4.errors import StateError
 from dsv4.kernels.scale import scale_gate
@@ -24,7 +26,7 @@ from dsv4.targets.qwen_hybrid import (
     rescan,
     routed_mlp,
 )
-from dsv4.targets.replayed import Places, replay_round
+from dsv4.targets.replayed import Places, replay_round, rows_of
 from dsv4.targets.weights import AttentionWeights, DenseWeights, TargetLayer
 
 PRIME_ROWS = 256
@@ -37,7 +39,10 @@ def ignore(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class QwenTarget:
-    """A target: weights on a device. See `dsv4.targets.protocol` for what its methods promise."""
+    """A target: weights on a device. See `dsv4.targets.protocol` for what its methods promise.
+
+    host_table: the embedding's bf16 bits, where rows are looked up on the host instead.
+    """
 
     config: TargetConfig
     ops: Ops
@@ -46,6 +51,7 @@ class QwenTarget:
     final_norm: Any
     layers: tuple[TargetLayer, ...]
     linear_index: Mapping[int, int] = field(default_factory=dict)
+    host_table: np.ndarray | None = None
 
     @property
     def kind(self) -> str:
@@ -104,6 +110,8 @@ class QwenTarget:
 
     def embed(self, ids: Any) -> Any:
         """Embedding rows. [T,D]."""
+        if self.host_table is not None:
+            return self.ops.vector(rows_of(self.host_table, self.ops.device, ids))
         on_device = isinstance(ids, self.ops.device.xp.ndarray)
         return self.ops.embed(self.table, ids if on_device else self.ops.ints(ids))
 
@@ -118,19 +126,23 @@ class QwenTarget:
         """
         with self._moving(cache, len(ids)) as start:
             places = self.places(len(ids))
-            places.move(self.ops.device, ids, start)
+            places.move(self.ops.device, ids, start, self.host_table)
             return self.run_rows(places, cache, cache.tap_sink, probe)
 
     def places(self, rows: int) -> Places:
         """Where a pass of that many rows reads its tokens and positions."""
-        return Places(*(self.ops.device.empty((rows,), I32) for _ in range(3)))
+        ids, positions, ends = (self.ops.device.empty((rows,), I32) for _ in range(3))
+        embedded = None if self.host_table is None else self.ops.empty(rows, self.hidden)
+        return Places(ids, positions, ends, embedded)
 
     def run_rows(
         self, places: Places, cache: TargetCache, sink: TapSink | None, probe: Probe = ignore
     ) -> tuple[Any, dict[int, ScanInputs]]:
         """A pass as launches alone, on tokens and positions that lie on the device."""
         ops, eps = self.ops, self.config.eps
-        x = ops.embed(self.table, places.ids)
+        x = places.embedded
+        if x is None:
+            x = ops.embed(self.table, places.ids)
         probe("hidden.embed", x)
         scans: dict[int, ScanInputs] = {}
         for i, layer in enumerate(self.layers):

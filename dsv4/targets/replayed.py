@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsv4.drafters.quant import bf16_to_f32
 from dsv4.runtime.device import Device, Graph
 from dsv4.targets.layers import Held
 from dsv4.targets.protocol import TapSink
@@ -19,21 +20,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Tokens of some rows, their positions, and the ends of what each row sees: i32 [T] each."""
+    """Tokens of some rows, their positions, and the ends of what each row sees: i32 [T] each.
+
+    embedded: where their embedding rows lie, f32 [T,D], when the table is on the host.
+    """
 
     ids: Any
     positions: Any
     ends: Any
+    embedded: Any = None
 
-    def move(self, device: Device, ids: Any, start: int) -> None:
+    def move(self, device: Device, ids: Any, start: int, table: np.ndarray | None) -> None:
         """Take these tokens, numbers or an array of the device, at positions start.. on."""
         if isinstance(ids, device.xp.ndarray):
             self.ids[...] = ids
         else:
             device.write(self.ids, np.asarray(ids, np.int32))
+        if table is not None:
+            device.write(self.embedded, rows_of(table, device, ids))
         positions = np.arange(start, start + len(self.ids), dtype=np.int32)
         device.write(self.positions, positions)
         device.write(self.ends, positions + np.int32(1))
+
+
+def rows_of(table: np.ndarray, device: Device, ids: Any) -> np.ndarray:
+    """Rows of a bf16 table on the host, as float32 numbers. [T,D]."""
+    on_device = isinstance(ids, device.xp.ndarray)
+    return bf16_to_f32(table[device.to_numpy(ids) if on_device else np.asarray(ids)])
 
 
 @dataclass(slots=True)
@@ -70,7 +83,7 @@ def replay_round(
             taps = TapSink(layers, buf, sink.hidden, len(ids))
         cache.graphs[key] = RoundGraph(target.places(len(ids)), taps)
     round_ = cache.graphs[key]
-    round_.places.move(device, ids, cache.pos)
+    round_.places.move(device, ids, cache.pos, target.host_table)
     launching = replace(target, ops=replace(target.ops, held=round_.held))
 
     def launch() -> None:

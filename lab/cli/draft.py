@@ -84,7 +84,7 @@ def draft(
         switches = replace(switches, tau=repr(tau))
     device = open_device(backend)
     positions = positions_needed(block_size(drafter_dir), prompt, count)
-    target = open_target(target_dir, device, positions)
+    target = open_target(target_dir, device, positions, switches)
     drafter = open_drafter(drafter_dir, target, precision=prec or "", rule=rule, switches=switches)
     banner = drafter.census.banner(precision_named(prec or switches.precision), rule, switches)
     if not current().json:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from dsv4.drafters.making import made_drafter
+from dsv4.drafters.sampler import DeviceSampler
 from dsv4.drafters.weights import load_draft
 from dsv4.speculation.loops import generate, plain
+from dsv4.speculation.sampling import SpecSampling
 from dsv4.speculation.switches import Switches
 from dsv4.targets.dsv4 import V4Target
 from tests.drafters.pairs import FAMILIES, TARGETS, Knowing, load_pair
@@ -31,6 +33,20 @@ def test_streams_of_every_length_are_the_targets_own(kind: str, tmp_path: Path) 
     for count in (17, 64):
         found = generate(target, known, PROMPTS[0], count)  # type: ignore[arg-type]
         assert list(found.tokens) == stream[:count]
+
+
+@pytest.mark.parametrize("family", ["dspark", "dflash2"])
+def test_cold_draws_of_three_seeds_are_the_greedy_stream(family: str, tmp_path: Path) -> None:
+    target, drafter = load_pair(tmp_path, "dense", family)
+    known, stream = knowing(target, drafter, PROMPTS[0], 64)
+    sampler = DeviceSampler(target.ops)
+    for seed in (42, 7, 1234):
+        cold = SpecSampling(1e-6, seed=seed)
+        found = generate(target, known, PROMPTS[0], 64, sampling=cold, sampler=sampler)  # type: ignore[arg-type]
+        assert list(found.tokens) == stream
+    still = SpecSampling(0.0, seed=42)
+    found = generate(target, known, PROMPTS[0], 64, sampling=still, sampler=sampler)  # type: ignore[arg-type]
+    assert list(found.tokens) == stream and found.sctr == 0
 
 
 @pytest.mark.stress

@@ -238,8 +238,9 @@ def test_pairs_that_do_not_fit_are_refused_before_anything_runs(pairs: Any, tmp_
         generate(target, drafter, [97], 4)
     with refuses("session-prompt"):
         session.new(target, drafter, PROMPT, 16)
-    with refuses("session-penalties"):
-        session.new(target, drafter, PROMPT, 60, SpecSampling(1.0, penalty_repeat=1.1))
+    for penalty in ({"penalty_repeat": 1.1}, {"penalty_freq": 0.1}, {"penalty_present": 0.1}):
+        with refuses("session-penalties"):
+            session.new(target, drafter, PROMPT, 60, SpecSampling(1.0, **penalty))  # type: ignore[arg-type]
     with refuses("gate-sampled"):
         generate(target, drafter, PROMPT, 4, sampling=COLD, switches=Switches(gate=True))
     with refuses("temperature"):
@@ -266,6 +267,58 @@ def test_a_target_of_another_width_or_way_to_roll_back_is_refused(pairs: Any) ->
         generate(Other(rollback_kind="ring"), drafter, PROMPT, 4)  # type: ignore[arg-type]
     with refuses("mask-id"):
         generate(Other(vocab=90), drafter, PROMPT[:1], 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_switch_that_is_no_word_is_refused_for_every_family(family: str, pairs: Any) -> None:
+    target, drafter, _ = pairs["dense", family]
+    for switches, code in (
+        (Switches(harvest="shifted"), "harvest-unknown"),
+        (Switches(policy="static"), "window-unknown"),
+        (Switches(policy="confidence-slot", tau="2"), "tau-range"),
+        (Switches(policy="confidence", tau="a half"), "tau-syntax"),
+        (Switches(policy="confidence", adapt=False), "window-adapt"),
+    ):
+        with refuses(code):
+            generate(target, drafter, PROMPT, 4, switches=switches)
+        with refuses(code):
+            session.new(target, drafter, PROMPT, 60, switches=switches)
+
+
+class Changed:
+    """A model with some of its methods replaced."""
+
+    def __init__(self, model: Any, **changes: Any) -> None:
+        self.model = model
+        self.__dict__.update(changes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def test_rounds_in_a_state_that_cannot_be_are_refused_and_the_run_is_dead(pairs: Any) -> None:
+    target, drafter, _ = pairs["hybrid", "dspark"]
+    sampling = SpecSampling(1.0, seed=3)
+
+    def stays(cache: Any, snap: Any) -> None:
+        """A restore that restores nothing."""
+
+    nowhere = Changed(target, restore=stays)
+    with refuses("internal"):
+        generate(nowhere, drafter, PROMPT, 16, switches=Switches(ckpt=False, adapt=False))  # type: ignore[arg-type]
+    silent = Changed(drafter, propose_sampled=lambda *given: (None, None))
+    with refuses("internal"):
+        generate(target, silent, PROMPT, 4, sampling=sampling)  # type: ignore[arg-type]
+    forgetful = Changed(
+        drafter, chain_greedy=lambda *given, stash: drafter.chain_greedy(*given, stash=False)
+    )
+    with refuses("internal"):
+        generate(target, forgetful, PROMPT, 4)  # type: ignore[arg-type]
+    s = session.new(target, drafter, PROMPT, 60)
+    s.run.kv.length -= 1
+    with refuses("internal"):
+        session.burst(s, 1)
+    assert s.finished and "DrafterRefusal" in s.dead
 
 
 def test_a_replay_that_differs_is_noticed(pairs: Any) -> None:

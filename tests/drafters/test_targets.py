@@ -161,3 +161,25 @@ def test_files_of_another_target_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DrafterRefusal) as caught:
         load_target(folder, HostDevice())
     assert caught.value.code == "tensor-shape"
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_embedding_on_the_host_gives_the_same_bytes(
+    kind: str, graph: bool, tmp_path: Path
+) -> None:
+    folder = write_target(tmp_path / kind, kind)
+    models = [load_target(folder, HostDevice(), host_embedding=h) for h in (False, True)]
+    # A head of its own leaves nothing of the table on the device.
+    assert (models[1].table is None) == (kind == "hybrid")
+    assert models[0].embed([5, 96]).tobytes() == models[1].embed([5, 96]).tobytes()
+    caches = [m.new_cache(32) for m in models]
+    for model, cache in zip(models, caches, strict=True):
+        model.prime(PROMPT, cache)
+    for turn in range(4):
+        ids, start = IDS[turn : turn + 3], 6 + 3 * turn
+        rows = [
+            m.verify(m.ops.ints(ids), start, c, want="logits", graph=graph and m is models[1])
+            for m, c in zip(models, caches, strict=True)
+        ]
+        assert rows[0].logits.tobytes() == rows[1].logits.tobytes()

@@ -79,6 +79,17 @@ def test_both_models_may_be_made(target: str, drafter: str) -> None:
     assert found["phase_s"]["verify"] > 0
 
 
+def test_an_embedding_may_stay_on_the_host_but_not_a_v4_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DSV4_SPEC_HOST_EMBD", "1")
+    words = ("mint:dspark", "--ids", "3,1,4", "-n", 4, "--backend", "host")
+    assert run("draft", "mint:qwen3-tiny", *words, "--check")[0] == ExitCode.OK
+    code, _, err = run("draft", "mint:tiny,layers=2", *words)
+    assert code == ExitCode.USAGE
+    assert "DSV4_SPEC_HOST_EMBD" in err
+
+
 def test_a_made_drafter_knows_its_share_of_a_made_language() -> None:
     pair = ("mint:qwen3-tiny,agree=1,seed=3", "mint:dspark,agree=0.8,seed=3,block=4")
     code, out, err = run("draft", *pair, "--ids", "3,1,4", "-n", 24, "--check",
