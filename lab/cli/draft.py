@@ -42,6 +42,8 @@ from lab.record.environment import capture
 @click.option("--rule", type=click.Choice(ATTENTION_RULES), default="seed",
               help="What sliding layers of drafters without windows see.")  # fmt: skip
 @click.option("--eos/--no-eos", default=True, help="Stop at the target's end tokens.")
+@click.option("--warm", is_flag=True,
+              help="Run once before, so that the clocks see no kernel being loaded.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare with the target's own greedy tokens.")
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
               help="Where it runs.")  # fmt: skip
@@ -59,6 +61,7 @@ def draft(
     prec: str | None,
     rule: str,
     eos: bool,
+    warm: bool,
     check: bool,
     backend: str,
 ) -> None:
@@ -82,7 +85,7 @@ def draft(
         switches = replace(switches, policy=policy)
     if tau is not None:
         switches = replace(switches, tau=repr(tau))
-    device = open_device(backend)
+    device = open_device(backend, index=current().device)
     positions = positions_needed(block_size(drafter_dir), prompt, count)
     target = open_target(target_dir, device, positions, switches)
     drafter = open_drafter(drafter_dir, target, precision=prec or "", rule=rule, switches=switches)
@@ -91,17 +94,23 @@ def draft(
         text.say(text.table(("drafter", ""), list(banner.items())) + "\n")
     sampling = SpecSampling(temperature, current().seed, top_k, top_p, min_p)
     ends = target.eos if eos else ()
+
+    def run() -> Generation:
+        return generate(
+            target,
+            drafter,
+            prompt,
+            count,
+            eos=ends,
+            sampling=sampling if temperature > 0 else None,
+            switches=switches,
+            sampler=DeviceSampler(target.ops),
+        )
+
+    if warm:
+        run()
     begin = time.perf_counter()
-    found = generate(
-        target,
-        drafter,
-        prompt,
-        count,
-        eos=ends,
-        sampling=sampling if temperature > 0 else None,
-        switches=switches,
-        sampler=DeviceSampler(target.ops),
-    )
+    found = run()
     wall_s = time.perf_counter() - begin
     same = plain(target, prompt, count, eos=ends) == list(found.tokens) if check else None
     _show(found, banner, target, drafter, wall_s, same)

@@ -41,6 +41,10 @@ def test_a_run_as_a_document(pair: tuple[Path, Path]) -> None:
     assert found["accepted"] == sum(r["accepted"] for r in found["rounds"])
     assert set(found["phase_s"]) == {"draft", "snapshot", "verify", "rollback", "ingest"}
     assert found["device_events"] == 1 + len(found["rounds"]) * 5
+    again = run("draft", *pair, "--ids", "3,1,4", "-n", 5, "--backend", "host", "--json", "--warm",
+                "--policy", "ladder", "--prec", "bf16", "--temperature", 0.9, "--no-eos",
+                "--top-k", 20, "--seed", 7)  # fmt: skip
+    assert json.loads(again[1])["tokens"] == found["tokens"]
 
 
 @pytest.mark.parametrize(
