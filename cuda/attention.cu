@@ -36,8 +36,8 @@
 #endif
 static_assert(DIM % 4 == 0 && DIM >= 4 && DIM <= 512, "K must be a multiple of 4 up to 512");
 
-constexpr int HEADS = 8;  // of one block
-// CHUNK, the present entries summed together, is declared in dsv4/kernels/attention.py
+constexpr int HEADS = 8;              // of one block
+constexpr int CHUNK = CHUNK_ENTRIES;  // a build constant: dsv4/kernels/attention.py
 constexpr int WARP_ROWS = 4;
 constexpr int THREADS = CHUNK / WARP_ROWS * 32;
 constexpr int VECTORS = DIM / 4;

@@ -114,7 +114,7 @@ def _join(accumulator: Format) -> Within:
 
 
 def _constants(s: Shape) -> dict[str, int]:
-    return dict(DIM=s.K, CHUNK=CHUNK)
+    return dict(DIM=s.K, CHUNK_ENTRIES=CHUNK)
 
 
 def _whole(name: str, sums: Format) -> Kernel:

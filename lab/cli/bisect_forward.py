@@ -11,10 +11,10 @@ import numpy as np
 
 from dsv4 import registry
 from dsv4.runtime.device import Device, open_device
-from lab.casefile import save_case
 from lab.cli import result_text, settings, text
 from lab.cli.arms import ARMS, switches
 from lab.cli.exit_codes import ExitCode
+from lab.cli.keeping import save
 from lab.debug import forward as passes
 from lab.debug.engine_forward import Broken, bisect_engine, watched_engine
 from lab.debug.subjects import TINY, OracleSubject, open_model
@@ -126,11 +126,7 @@ def _again(broken: Broken, device: Device, folder: Path) -> tuple[CaseResult, Pa
     spec = registry.spec(broken.kernel)
     options = RunOptions(time=False, seed=settings.current().seed)
     result = run_case(spec, broken.case, device, options)
-    try:
-        return result, save_case(folder, spec, broken.case, result)
-    except OSError as error:
-        text.note(f"the broken launch could not be written to {folder}: {error}")
-        return result, None
+    return result, save(folder, [(spec, broken.case)], result)
 
 
 def _show(found: passes.Bisection, *, whole: bool) -> None:

@@ -16,11 +16,11 @@ from dsv4 import registry
 from dsv4.errors import StoreError
 from dsv4.runtime.device import open_device
 from lab import against, session, workers
-from lab.casefile import save_case
 from lab.cases import LEVELS
 from lab.cli import exit_codes, result_text, settings, text
 from lab.cli.baselines import open_baseline
 from lab.cli.exit_codes import ExitCode
+from lab.cli.keeping import finish, keep, save
 from lab.cli.types import CASE_NAMES, CASE_PATTERN, KERNEL
 from lab.record.environment import summary_line
 from lab.recording import Recorder
@@ -138,8 +138,8 @@ def kernel_diff(**options: Any) -> None:
         with text.progress("cases", len(work)) as bar:
             for result in stream:
                 results.append(result)
-                file = _save(options["save_failing"], work, result)
-                problem = _kept(recorder, result, file)
+                file = save(options["save_failing"], work, result)
+                problem = keep(recorder, result, file)
                 bytes_verdict = baseline.verdict(result) if baseline else None
                 codes += _codes(result, bytes_verdict)
                 rows.append({**result.to_json(), "against": bytes_verdict})
@@ -153,7 +153,7 @@ def kernel_diff(**options: Any) -> None:
         text.note(f"interrupted; {len(results)} finished results are kept")
     del stream  # ends workers that still run
     if problem is None:
-        problem = _finished(recorder, exit_codes.worst(codes))
+        problem = finish(recorder, exit_codes.worst(codes))
         codes += [exit_codes.code_for(problem)] if problem else []
     code = exit_codes.worst(codes)
     tally = session.tally(results)
@@ -250,41 +250,6 @@ def _nothing(options: dict[str, Any]) -> int:
         "  see the cases with: dsv4-lab show KERNEL"
     )
     return ExitCode.NOTHING_RAN
-
-
-def _kept(recorder: Recorder, result: CaseResult, file: Path | None) -> StoreError | None:
-    """What kept a result out of the store; then no further one is run, and this one is shown."""
-    try:
-        recorder.add(result, case_file=file)
-    except StoreError as error:
-        recorder.abandon()
-        text.warn(f"{error}\n  the run ends here; the result below is in no record")
-        return error
-    return None
-
-
-def _finished(recorder: Recorder, code: int) -> StoreError | None:
-    """What kept the run from being marked as finished; its results are stored all the same."""
-    try:
-        recorder.finish(code)
-    except StoreError as error:
-        recorder.abandon()
-        text.warn(str(error))
-        return error
-    return None
-
-
-def _save(folder: Path, work: session.Work, result: CaseResult) -> Path | None:
-    if result.verdict == PASS:
-        return None
-    spec, case = next(
-        (s, c) for s, c in work if s.name == result.kernel and c.label == result.label
-    )
-    try:
-        return save_case(folder, spec, case, result)
-    except OSError as error:
-        text.note(f"the failing case could not be written to {folder}: {error}")
-        return None
 
 
 def _codes(result: CaseResult, bytes_verdict: str | None) -> list[int]:
