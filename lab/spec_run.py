@@ -45,10 +45,11 @@ class RowsCost:
 
 @dataclass(frozen=True, slots=True)
 class SpecReport:
-    """The plain tokens and their time, a run for each depth, and what rows cost."""
+    """The plain tokens, their time and their median step, a run for each depth, cost of rows."""
 
     plain: tuple[int, ...]
     plain_s: float
+    plain_step_s: float
     runs: tuple[DepthRun, ...]
     costs: tuple[RowsCost, ...]
 
@@ -109,7 +110,7 @@ def spec_report(
         )  # fmt: skip
         found.append(DepthRun(depth, run, first_difference(plain.tokens, run.tokens)))
     return SpecReport(
-        plain.tokens, plain.decode_s, tuple(found),
+        plain.tokens, plain.decode_s, plain.step_s, tuple(found),
         tuple(cost_of_rows(engine, len(prompt), block + 1)) if costs else (),
     )  # fmt: skip
 

@@ -88,7 +88,7 @@ def generate_tokens(
             placed_bytes=sum(s.size_bytes for s in engine.placement.stages),
             prompt=made.prompt, tokens=made.tokens, stopped=made.stopped,
             prefill_s=made.prefill_s, decode_s=made.decode_s, tokens_per_s=made.tokens_per_s,
-            rounds=None if made.run is None else len(made.run.rounds),
+            step_s=made.step_s, rounds=None if made.run is None else len(made.run.rounds),
             arms=engine.arms.to_json(), device=engine.last.device.name,
         )  # fmt: skip
         return

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
@@ -79,6 +80,7 @@ def spec(
             env=capture(engine.last.device),
             stages=len(engine.stages),
             plain_s=report.plain_s,
+            plain_step_s=report.plain_step_s,
             identity=report.identity,
             first_difference=next(
                 (r.first_difference for r in report.runs if not r.identity), None
@@ -137,6 +139,7 @@ def _summary(run: DepthRun) -> dict[str, object]:
         "tokens_per_round": run.run.tokens_per_round,
         "accept_digest": run.run.accept_digest,
         "time_s": sum(r.time_s for r in run.run.rounds),
+        "round_s": float(np.median([r.time_s for r in run.run.rounds])),
     }
 
 

@@ -20,8 +20,8 @@ Document = Mapping[str, Any]
 
 _KEPT = {
     "step": ("steps",),
-    "generate": ("stages", "placed_bytes", "prefill_s", "decode_s", "tokens_per_s"),
-    "spec": ("stages", "identity", "plain_s", "depths", "cost_of_t", "cost_fit"),
+    "generate": ("stages", "placed_bytes", "prefill_s", "decode_s", "step_s"),
+    "spec": ("stages", "identity", "plain_step_s", "depths", "cost_of_t", "cost_fit"),
     "draft": (
         "target", "drafter", "tokens_per_round", "acceptance", "phase_s", "prime_s", "decode_s",
         "tokens_per_s", "equals_plain",
@@ -99,11 +99,13 @@ def _generations(documents: Sequence[Document]) -> str:
             str(d["prompt"]),
             f"{d['prefill_s']:.2f} s",
             str(d["tokens"]),
-            f"{d['tokens_per_s']:.1f}",
+            f"{1e3 * d['step_s']:.2f} ms" if d["step_s"] else "-",
+            f"{1 / d['step_s']:.1f}" if d["step_s"] else "-",
         )
         for d in documents
     ]
-    header = ("generation of", "stages", "GB placed", "prompt", "prefill", "tokens", "tokens/s")
+    header = ("generation of", "stages", "GB placed", "prompt", "prefill", "tokens", "median step",
+              "tokens/s")  # fmt: skip
     return markdown(header, rows)
 
 
@@ -111,17 +113,18 @@ def _speculation(documents: Sequence[Document]) -> str:
     parts = []
     for d in documents:
         identity = "the same tokens" if d["identity"] else "OTHER TOKENS"
-        plain = f"{d['tokens'] / d['plain_s']:.1f} tokens/s"
+        plain = f"{1 / d['plain_step_s']:.1f} tokens/s"
         parts.append(
             f"`{d['model']}`, {d['stages']} stages, {d['tokens']} tokens after {d['prompt']};"
-            f" {identity} as plain decoding, which makes {plain}:"
+            f" {identity} as plain decoding, which makes {plain}; speeds are those of the median"
+            " step and round:"
         )
         cost = {c["rows"]: c for c in d["cost_of_t"]}
         rows = [
             (
                 str(run["depth"]),
                 f"{run['tokens_per_round']:.2f}",
-                f"{d['tokens'] / run['time_s']:.1f}" if run["time_s"] else "-",
+                f"{run['tokens_per_round'] / run['round_s']:.1f}",
                 f"{1e3 * cost[run['depth']]['time_s']:.2f} ms" if run["depth"] in cost else "-",
                 f"{cost[run['depth']]['relative']:.2f}" if run["depth"] in cost else "-",
             )

@@ -26,10 +26,10 @@ def spec_document(**more: Any) -> dict[str, Any]:
     """What `spec --json` prints of two depths."""
     return {
         "schema": 1, "command": "spec", "model": "mint:flash,layers=20", "env": ENV, "stages": 1,
-        "prompt": [3] * 17, "tokens": [5] * 100, "plain_s": 2.0, "identity": True,
+        "prompt": [3] * 17, "tokens": [5] * 100, "plain_step_s": 0.02, "identity": True,
         "depths": [
-            {"depth": 1, "tokens_per_round": 1.0, "time_s": 2.0},
-            {"depth": 2, "tokens_per_round": 1.8, "time_s": 1.25},
+            {"depth": 1, "tokens_per_round": 1.0, "time_s": 2.0, "round_s": 0.02},
+            {"depth": 2, "tokens_per_round": 1.8, "time_s": 1.25, "round_s": 0.0225},
         ],
         "cost_of_t": [
             {"rows": 1, "time_s": 0.02, "relative": 1.0},
