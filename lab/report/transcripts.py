@@ -25,6 +25,17 @@ _HEAD = """# The workbench
 What each command shows, recorded by `python -m lab.report.transcripts` on the CPU of a machine
 without a GPU. On a GPU the same commands take `--backend cuda`. The session plants four faults in a
 clone and finds them: a wrong tile, a wrong scale, a missing barrier, a slowed loop.
+
+Who finds what, and names which place (`tests/lab/test_planted_faults.py` holds every entry):
+
+| | wrong tile | wrong scale | missing barrier | slowed loop |
+| --- | --- | --- | --- | --- |
+| `kernel-diff` | element and pattern | row, and the factor 0.5 | element | no other time to compare |
+| `probe` | the output, after right stages | stage and line | stage and line | right numbers |
+| `sanitize` | failing case, element | failing case, row | race, line | right numbers |
+| `compare` | case, element | case, row | case, element | case |
+| `golden check` | element and pattern | row | element | goldens hold no times |
+| `bisect forward` | layer and kernel | layer and kernel | layer and kernel | right numbers |
 """
 
 
@@ -100,6 +111,8 @@ def whole_session(session: Session) -> None:
     s.run("dsv4-lab kernel-diff rms_norm -c verify")
     s.run("dsv4-lab compare 1 2 --explain")
     s.run("dsv4-lab golden check rms_norm -c verify --folder goldens")
+    s.run("dsv4-lab -q kernel-diff rms_norm_f32 -c verify --no-record --no-time"
+          " --against golden:goldens")  # fmt: skip
     s.say("minimise and replay", "The smallest shape that still fails, then the plainest values.")
     s.run("dsv4-lab minimise rms_norm -c verify -o minimised")
     found = next((s.folder / "minimised").glob("*.case")).relative_to(s.folder)
@@ -134,8 +147,9 @@ def whole_session(session: Session) -> None:
             (">>> ", "\x04"),
         ],
     )
-    s.say("bisect forward", "The same fault seen from a forward pass of the tiny checkpoint: the"
-          " first operator whose own error leaves its contract.")  # fmt: skip
+    s.say("bisect forward", "A fault seen from the engine's forward pass on the tiny checkpoint: the"
+          " first launch whose own error leaves its contract, in which layer, and the launch alone"
+          " with the file that replays it.")  # fmt: skip
     s.restore()
     s.plant("act_quant.cu", "const float scale = exp2_of(k), inverse = exp2_of(-k);",
             "const float scale = exp2_of(k + 1), inverse = exp2_of(-k);")  # fmt: skip
