@@ -100,7 +100,10 @@ def _of_engine(
     arms = switches(options["arms"])
     engine = watched_engine(folder, device, law=options["law"], switches=arms, max_seq=tokens)
     sequences = _sequences(engine.config.vocab_size, tokens, options["samples"])
-    found, broken = bisect_engine(engine, sequences, steps=steps, until=options["until"])
+    with text.progress("samples", len(sequences)) as bar:
+        found, broken = bisect_engine(
+            engine, sequences, steps=steps, until=options["until"], tell=bar.update
+        )
     if broken is None:
         return found, None, None
     return found, *_again(broken, device, options["save_failing"])

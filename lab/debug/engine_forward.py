@@ -156,12 +156,17 @@ class Broken:
 
 
 def bisect_engine(
-    engine: Engine, samples: Sequence[np.ndarray], *, steps: int = 0, until: str = ""
+    engine: Engine,
+    samples: Sequence[np.ndarray],
+    *,
+    steps: int = 0,
+    until: str = "",
+    tell: Callable[[int], None] = lambda samples: None,
 ) -> tuple[Bisection, Broken | None]:
     """(every launch's inherited and added error, the worst of all samples; the first broken one).
 
     steps: how many of a sample's tokens follow the prompt as decode steps. until: the last launch
-    to look at, or its beginning. The engine must have been loaded on `WatchedDevice`s, without
+    to look at, or its beginning. tell: called with 1 after each sample. The engine must have been loaded on `WatchedDevice`s, without
     graphs. Errors: StateError for another engine or tokens that do not fit; SpecError when kernel
     and oracle do not fit each other.
     """
@@ -173,6 +178,7 @@ def bisect_engine(
         found.append(taps[: ends[0] + 1] if ends else taps)
         if case is not None:
             broken.setdefault(case.name, case)
+        tell(1)
     result = worst_of(found)
     first = result.first
     case = broken.get(first.name) if first is not None else None

@@ -30,7 +30,7 @@ Who finds what, and names which place (`tests/lab/test_planted_faults.py` holds 
 
 | | wrong tile | wrong scale | missing barrier | slowed loop |
 | --- | --- | --- | --- | --- |
-| `kernel-diff` | element and pattern | row, and the factor 0.5 | element | no other time to compare |
+| `kernel-diff` | element and pattern | row, and the factor 0.5 | element | it has one time |
 | `probe` | the output, after right stages | stage and line | stage and line | right numbers |
 | `sanitize` | failing case, element | failing case, row | race, line | right numbers |
 | `compare` | case, element | case, row | case, element | case |
@@ -147,7 +147,7 @@ def whole_session(session: Session) -> None:
             (">>> ", "\x04"),
         ],
     )
-    s.say("bisect forward", "A fault seen from the engine's forward pass on the tiny checkpoint: the"
+    s.say("bisect forward", "A fault seen from the engine's pass over the tiny checkpoint: the"
           " first launch whose own error leaves its contract, in which layer, and the launch alone"
           " with the file that replays it.")  # fmt: skip
     s.restore()
