@@ -166,8 +166,9 @@ def bisect_engine(
     """(every launch's inherited and added error, the worst of all samples; the first broken one).
 
     steps: how many of a sample's tokens follow the prompt as decode steps. until: the last launch
-    to look at, or its beginning. tell: called with 1 after each sample. The engine must have been loaded on `WatchedDevice`s, without
-    graphs. Errors: StateError for another engine or tokens that do not fit; SpecError when kernel
+    to look at, or its beginning. tell: called with 1 after each sample. The engine must have been
+    loaded on `WatchedDevice`s, without graphs.
+    Errors: StateError for another engine or tokens that do not fit; SpecError when kernel
     and oracle do not fit each other.
     """
     found: list[list[Tap]] = []

@@ -132,11 +132,12 @@ def histogram(latest: Sequence[Row]) -> Part:
         k: {b: n / max(1, sum(totals[k].values())) for b, n in totals[k].items() if n}
         for k in ordered[:_MOST_BARS]
     }
-    rows = tuple((k, *(totals[k][b] or None for b in BUCKETS)) for k in ordered)
+    used = [b for b in BUCKETS if any(totals[k][b] for k in ordered)]
+    rows = tuple((k, *(totals[k][b] or None for b in used)) for k in ordered)
     svg = figures.ulp_histogram(shares, BUCKETS) if shares else ""
     words = "Distance of every element from the rounded oracle, over all cases of a kernel"
     words += f"; the {_MOST_BARS} furthest kernels." if len(ordered) > _MOST_BARS else "."
-    return Part("ULP histograms", words, ("kernel", *BUCKETS), rows, svg, wide=True)
+    return Part("ULP histograms", words, ("kernel", *used), rows, svg, wide=True)
 
 
 def focus(latest: Sequence[Row]) -> list[Row]:

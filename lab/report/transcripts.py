@@ -35,7 +35,6 @@ Who finds what, and names which place (`tests/lab/test_planted_faults.py` holds 
 | `sanitize` | failing case, element | failing case, row | race, line | right numbers |
 | `compare` | case, element | case, row | case, element | case |
 | `golden check` | element and pattern | row | element | goldens hold no times |
-| `bisect forward` | layer and kernel | layer and kernel | layer and kernel | right numbers |
 """
 
 
