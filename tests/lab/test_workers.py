@@ -114,14 +114,15 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path: Path) -> N
 
 
 def children_of(pid: int) -> list[str]:
-    """Processes of the session that the command led."""
+    """Python processes of the session that the command led; a compiler ends by itself soon."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
         except OSError:
             continue
-        if int(fields[3]) == pid and fields[0] != "Z":
+        fields = rest.split()
+        if int(fields[3]) == pid and fields[0] != "Z" and name.startswith("python"):
             found.append(stat.parent.name)
     return found
 
