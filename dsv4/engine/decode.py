@@ -34,6 +34,11 @@ class Program:
         for rows in self.runs:
             rows.tape.run()
 
+    def run_beside(self) -> None:
+        """The same with branches side by side, for a capture."""
+        for rows in self.runs:
+            rows.tape.run_beside()
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -135,8 +140,8 @@ def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Gra
     head.tape.run()
     engine.last.device.synchronize()
     with engine.last.device.capture() as graph:
-        program.run()
-        head.tape.run()
+        program.run_beside()
+        head.tape.run_beside()
     return graph
 
 
