@@ -48,7 +48,7 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
             with run.phase("indexer"):
                 query = _index_queries(run, w.indexer, compact, table, when)
     with run.beside(2), run.phase("keys"):
-        run.look("kv", cache_rows(run, w, cache, given, when))
+        run.look("kv", cache_rows(run, w, cache.kvc[: cache.ring], given, when))
     columns = c.window_size
     if w.indexer is not None and cache.index is not None:
         with run.beside(3), run.phase("indexer"):
@@ -102,8 +102,8 @@ def attend_and_project(
         return product(run, w.wo_b, product_input(run, "grouped", grouped), out)
 
 
-def cache_rows(run: Rows, w: LayerWeights, cache: LayerCache, given: Any, when: Schedule) -> Any:
-    """The rows' keys and values [T,d], normalised, rotated, quantised, written into the ring."""
+def cache_rows(run: Rows, w: LayerWeights, store: Any, given: Any, when: Schedule) -> Any:
+    """The rows' keys and values [T,d], normalised, rotated, quantised, written into the store."""
     c = run.config
     row = run.buffer("kv", c.head_dim)
     norm(run, product(run, w.wkv, given, run.buffer("kv raw", c.head_dim)), w.kv_norm, row)
@@ -113,7 +113,7 @@ def cache_rows(run: Rows, w: LayerWeights, cache: LayerCache, given: Any, when: 
     if not run.smooth:
         lanes = c.head_dim - c.rope_head_dim
         run.tape.launch(act_quant_fp8_inplace, row, prefix=lanes, group=64, **run.scalar_options())
-    run.tape.launch(movement_scatter, row, when.ring_rows, cache.kvc[: cache.ring])
+    run.tape.launch(movement_scatter, row, when.ring_rows, store)
     return row
 
 

@@ -219,7 +219,7 @@ def _attention_to(newest: Any) -> Callable[..., Any]:
         _, heads = queries(run, w, given, when)
         behind = _draft_slots(run, window)
         with run.phase("keys"):
-            cache_rows(run, w, ring, given, replace(when, ring_rows=behind))
+            cache_rows(run, w, ring.kvc, given, replace(when, ring_rows=behind))
         ids = run.buffer("draft ids", window + block, fmt=I32)
         counts = run.workspace.filled("draft counts", block, block, fmt=I32)
         with run.phase("lists"):
