@@ -34,11 +34,6 @@ class Program:
         for rows in self.runs:
             rows.tape.run()
 
-    def run_beside(self) -> None:
-        """The same with branches side by side, for a capture."""
-        for rows in self.runs:
-            rows.tape.run_beside()
-
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -140,8 +135,8 @@ def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Gra
     head.tape.run()
     engine.last.device.synchronize()
     with engine.last.device.capture() as graph:
-        program.run_beside()
-        head.tape.run_beside()
+        for tape in (*(run.tape for run in program.runs), head.tape):
+            tape.record(engine.arms.branches)
     return graph
 
 

@@ -107,9 +107,12 @@ class Tape:
         finally:
             self._branch = 0
 
-    def run_beside(self) -> None:
-        """Run what was kept, branches side by side; for a capture, which keeps that order."""
+    def record(self, beside: bool) -> None:
+        """Run what was kept inside a capture, which keeps branches side by side if asked to."""
         begin = 0
+        if not beside:
+            self.run()
+            return
         while begin < len(self.entries):
             end = begin
             if not self.entries[begin].branch:

@@ -57,9 +57,9 @@ def test_the_librarys_products_keep_everything_in_order() -> None:
 
 def test_recorded_branches_in_another_order_give_the_bytes_of_launches() -> None:
     ids, made = tokens(30), []
-    for graphs in ("on", "off"):
+    for switches in ({"graphs": "on", "branches": "on"}, {"graphs": "off"}):
         # The host runs recorded branches last first.
-        engine = tiny_engine(graphs=graphs)
+        engine = tiny_engine(**switches)
         state = engine.alloc_decode_state()
         engine.prefill_with_cache(ids[:9], state)
         made.append([engine.decode_step(int(t), state) for t in ids[9:]])
@@ -99,5 +99,5 @@ def test_branches_run_after_what_precedes_them_and_before_what_follows() -> None
         tape.entries.append(
             Entry(str(number), "", lambda n=number: order.append(n), False, 0, branch)
         )
-    tape.run_beside()
+    tape.record(True)
     assert order == [0, 2, 1, 3, 4, 5, 6]
