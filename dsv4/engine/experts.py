@@ -23,16 +23,18 @@ from dsv4.spec import BF16, F32, I32
 def moe(run: Rows, w: LayerWeights, x: Any, out: Any) -> Any:
     """out [T,D]: the chosen experts by ascending id, then the shared one.  Shapes: x [T,D]."""
     c = run.config
-    with run.phase("router"):
-        ids, weights, order = route(run, w, x)
     contributions = run.buffer("contributions", c.n_activated_experts, c.dim)
-    with run.phase("experts"):
-        if run.arms.indirect_experts:
-            chosen_experts(run, w.experts, x, ids, weights, contributions)
-        else:
-            _grouped(run, w.experts, x, ids, weights, contributions)
-    with run.phase("shared expert"):
+    with run.beside(1):
+        with run.phase("router"):
+            ids, weights, order = route(run, w, x)
+        with run.phase("experts"):
+            if run.arms.indirect_experts:
+                chosen_experts(run, w.experts, x, ids, weights, contributions)
+            else:
+                _grouped(run, w.experts, x, ids, weights, contributions)
+    with run.beside(2), run.phase("shared expert"):
         shared = _shared(run, w.shared, x)
+    with run.phase("shared expert"):
         run.tape.launch(combine_shared, contributions, order, shared, out=out)
     return out
 

@@ -57,13 +57,13 @@ def test_every_gate_holds(name: str) -> None:
 
 def test_replayed_graphs_give_the_bytes_of_launches() -> None:
     ids, made = tokens(24), []
-    for graphs in ("on", "off"):
-        engine = Engine.load(golden_folder("tiny-s"), backend="cuda", max_seq=40, graphs=graphs)
+    for switches in ({"branches": "on"}, {"graphs": "on"}, {"graphs": "off"}):
+        engine = Engine.load(golden_folder("tiny-s"), backend="cuda", max_seq=40, **switches)
         state = engine.alloc_decode_state()
         engine.prefill_with_cache(ids[:13], state)
         made.append([engine.decode_step(int(t), state) for t in ids[13:]])
-    for replayed, launched in zip(*made, strict=True):
-        assert same_bytes(replayed, launched)
+    for beside, replayed, launched in zip(*made, strict=True):
+        assert same_bytes(replayed, launched) and same_bytes(beside, launched)
 
 
 def test_both_backends_give_the_same_bytes() -> None:
