@@ -15,7 +15,7 @@
 // whose logits and sink are all minus infinity.
 //
 // Order. Absent entries are dropped first, wherever they stand; what is left is cut into chunks of
-// 40 in list order. A logit is summed by a warp: lane i takes k = 4 i .. 4 i + 3, then 128 on,
+// CHUNK in list order. A logit is summed by a warp: lane i takes k = 4 i .. 4 i + 3, then 128 on,
 // ascending, by fma; the lanes fold by the xor butterfly; times scale. A chunk's values are summed
 // by fma in list order from 0, its weights by a warp. Chunks are folded ascending. So a row's bytes
 // depend on its own present entries alone: not on T, on padding, or on which kernel computed them.
@@ -36,8 +36,8 @@
 #endif
 static_assert(DIM % 4 == 0 && DIM >= 4 && DIM <= 512, "K must be a multiple of 4 up to 512");
 
-constexpr int HEADS = 8;  // of one block
-constexpr int CHUNK = 40;
+constexpr int HEADS = 8;              // of one block
+constexpr int CHUNK = CHUNK_ENTRIES;  // a build constant: dsv4/kernels/attention.py
 constexpr int WARP_ROWS = 4;
 constexpr int THREADS = CHUNK / WARP_ROWS * 32;
 constexpr int VECTORS = DIM / 4;

@@ -345,10 +345,16 @@ def kernel(
     constants: Callable[[Shape], Mapping[str, int]] = lambda s: {},
     **more: Any,
 ) -> Kernel:
-    """Declare a kernel. Errors: SpecError when the declaration contradicts itself."""
+    """Declare a kernel. Errors: SpecError when the declaration contradicts itself.
+
+    Its place is the line of the module that declares it, through functions that fill in what
+    several kernels share.
+    """
     import sys
 
     frame = sys._getframe(1)
+    while frame.f_code.co_name != "<module>" and frame.f_back is not None:
+        frame = frame.f_back
     where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
     spec = KernelSpec(
         name=name,

@@ -96,3 +96,18 @@ class Guarded:
             gaps = changed[low:high].reshape(-1, self._step_bytes)[:, self._row_bytes :]
             between = int(gaps.sum())
         return Damage(int(changed[:low].sum()), int(changed[high:].sum()), between)
+
+
+def differing(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """Which elements of two arrays have other bytes; None when shape or type differ already."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return None
+    words = np.dtype(f"u{a.itemsize}")
+    left, right = (np.ascontiguousarray(x).view(words) for x in (a, b))
+    return np.asarray(left != right).reshape(a.shape)
+
+
+def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays are the same to the byte: -0 is not +0, and a NaN is itself."""
+    found = differing(a, b)
+    return found is not None and not found.any()

@@ -22,6 +22,7 @@ _OPTIONAL = (
     ("pytest", "pytest pytest-benchmark hypothesis", "the tests"),
     ("matplotlib", "matplotlib", "plots in reports"),
     ("execnet", "execnet", "kernel-diff --workers"),
+    ("ray", "ray", "kernel-diff --ray, over several hosts"),
     ("IPython", "ipython", "a better prompt"),
     ("nvmath", "nvmath-python", "cuBLASLt features"),
     ("ziglang", "ziglang", "a C++ compiler as a wheel"),

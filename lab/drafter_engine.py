@@ -12,9 +12,10 @@ from dsv4.drafters.backbone import BlockDrafter
 from dsv4.drafters.selector import slot_scores
 from dsv4.drafters.weights import load_draft
 from dsv4.runtime.device import Device
+from dsv4.targets.cache import TargetCache
 from dsv4.targets.layers import bf16_matrix
 from dsv4.targets.load import load_target
-from dsv4.targets.qwen3 import QwenTarget, TargetCache
+from dsv4.targets.qwen3 import QwenTarget
 from lab.drafter_outputs import STATES_AFTER, Outputs, prefixes, present
 from lab.drafter_recorded import DrafterRecord
 

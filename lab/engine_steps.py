@@ -31,8 +31,23 @@ class PhaseCost:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCost:
+    """One kernel of a step: its launches, the bytes they must move, and their time in a graph."""
+
+    kernel: str
+    launches: int
+    size_bytes: int
+    graph_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepCost:
-    """A decode step at a position. send_s: until everything was launched; step_s: until done."""
+    """A decode step at a position.
+
+    send_s: until everything was launched one by one; step_s: until that was done. graph_s: of the
+    same launches replayed as one graph, by device events; None where steps are not replayed.
+    kernels: each kernel's launches replayed alone, the most expensive first; none without graphs.
+    """
 
     path: str
     position: int
@@ -42,7 +57,14 @@ class StepCost:
     size_bytes: int
     send_s: float
     step_s: float
+    graph_s: float | None
     phases: tuple[PhaseCost, ...]
+    kernels: tuple[KernelCost, ...]
+
+    @property
+    def best_s(self) -> float:
+        """What a step costs as the engine runs it: replayed where it is."""
+        return self.step_s if self.graph_s is None else self.graph_s
 
 
 def open_engine(
@@ -94,8 +116,42 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         size_bytes=sum(e.size_bytes for e in entries),
         send_s=float(np.median(sent)),
         step_s=float(np.median(done)),
+        graph_s=_graph_s(engine, state, rows, repeats),
         phases=tuple(_phases(engine, entries)),
+        kernels=tuple(_kernels(engine, entries, repeats)),
     )
+
+
+def _graph_s(engine: Engine, state: DecodeState, rows: int, repeats: int) -> float | None:
+    """The median of replays of the step as the engine records it; they all do the same again."""
+    if not decode.uses_graphs(engine):
+        return None
+    graph = decode.record_step(engine, state, rows, "greedy")
+    graph.replay()
+    return float(np.median(engine.last.device.time_s(graph.replay, max(repeats, 5))))
+
+
+def _replayed_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float | None:
+    """The median of replays, which all do the same step again."""
+    if not decode.uses_graphs(engine) or any(e.host for e in entries):
+        return None
+    device = engine.last.device
+    with device.capture() as graph:
+        for entry in entries:
+            entry.run()
+    graph.replay()
+    return float(np.median(device.time_s(graph.replay, max(repeats, 5))))
+
+
+def _kernels(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
+    """Costs by kernel; the launches of all layers together read more than a cache holds."""
+    found = []
+    for name in dict.fromkeys(e.name for e in entries):
+        own = [e for e in entries if e.name == name]
+        spent_s = _replayed_s(engine, own, repeats)
+        if spent_s is not None:
+            found.append(KernelCost(name, len(own), sum(e.size_bytes for e in own), spent_s))
+    return sorted(found, key=lambda k: -k.graph_s)
 
 
 def step_entries(engine: Engine, state: DecodeState, rows: int) -> list[Entry]:

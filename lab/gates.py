@@ -15,10 +15,13 @@ import numpy as np
 
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
+from dsv4.engine.source import config_of, open_source
 from dsv4.engine.state import DecodeState
 from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
+from lab.arrays import differing
 from lab.engine_diff import engine_against_oracle
+from lab.minted import model_of
 from lab.mutations import mutated
 from lab.recorded import read_recorded
 from lab.stored import RECORDED
@@ -47,7 +50,7 @@ class Bench:
         arms = resolve_arms(**{**self.switches, **more})
         room = len(self.ids)
         return Engine.load(
-            self.folder, (0,) * stages, backend=self.backend, max_seq=room, arms=arms
+            model_of(self.folder), (0,) * stages, backend=self.backend, max_seq=room, arms=arms
         )
 
 
@@ -87,9 +90,7 @@ def bench_of(
     if (folder / RECORDED).is_file():
         ids = read_recorded(folder).ids[:count]
     else:
-        from dsv4.checkpoint.config import load_config
-
-        vocabulary = load_config(folder).vocab_size
+        vocabulary = config_of(open_source(model_of(folder))).vocab_size
         ids = np.random.default_rng(0).integers(0, vocabulary, count)
     return Bench(folder, backend, switches, ids, len(ids) // 2)
 
@@ -142,22 +143,20 @@ def _run(engine: Engine, bench: Bench, pieces: tuple[int, ...] = ()) -> dict[str
     return {"logits": np.stack(rows)} | dict(engine.cache_classes(state))
 
 
-def same_bytes(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Finding:
-    """Whether all bytes agree; otherwise the first place."""
+def same_outputs(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Finding:
+    """Whether all bytes of all outputs agree; otherwise the first place."""
     for name, left in a.items():
         right = b[name]
-        if left.shape != right.shape:
-            return Finding(False, f"{name} is {list(left.shape)} and {list(right.shape)}")
-        words = (x.astype(np.float32).view(np.uint32).reshape(-1) for x in (left, right))
-        one, other = words
-        differ = np.flatnonzero(one != other)
-        if len(differ):
-            first = int(differ[0])
-            place = tuple(int(i) for i in np.unravel_index(first, left.shape))
+        differ = differing(left, right)
+        if differ is None:
+            found = (f"{x.dtype} {list(x.shape)}" for x in (left, right))
+            return Finding(False, f"{name} is {' and '.join(found)}")
+        if differ.any():
+            place = tuple(int(i) for i in np.argwhere(differ)[0])
+            one, other = (f"0x{x[place].tobytes()[::-1].hex()}" for x in (left, right))
             return Finding(
                 False,
-                f"{name}{list(place)} is {one[first]:#010x} and {other[first]:#010x},"
-                f" {len(differ)} of {len(one)} differ",
+                f"{name}{list(place)} is {one} and {other}, {differ.sum()} of {left.size} differ",
             )
     return Finding(True, f"{len(a)} classes, {sum(x.nbytes for x in a.values())} bytes the same")
 
@@ -166,21 +165,21 @@ def _relaunch(bench: Bench, mutation: str | None) -> Finding:
     first, second = bench.engine(), bench.engine()
     want = _run(first, bench)
     with under(mutation):
-        return same_bytes(want, _run(second, bench))
+        return same_outputs(want, _run(second, bench))
 
 
 def _stages(bench: Bench, mutation: str | None) -> Finding:
     one, two = bench.engine(), bench.engine(stages=2)
     want = _run(one, bench)
     with under(mutation):
-        return same_bytes(want, _run(two, bench))
+        return same_outputs(want, _run(two, bench))
 
 
 def _dense(bench: Bench, mutation: str | None) -> Finding:
     want = _run(bench.engine(dense_arm="bf16"), bench)
     fp8 = bench.engine(dense_arm="fp8")
     with under(mutation):
-        return same_bytes(want, _run(fp8, bench))
+        return same_outputs(want, _run(fp8, bench))
 
 
 def _pieces(bench: Bench, mutation: str | None) -> Finding:
@@ -188,7 +187,7 @@ def _pieces(bench: Bench, mutation: str | None) -> Finding:
     want = _run(engine, bench)
     third = max(1, bench.prompt // 3)
     with under(mutation):
-        return same_bytes(want, _run(engine, bench, (third, 1, bench.prompt - third - 1)))
+        return same_outputs(want, _run(engine, bench, (third, 1, bench.prompt - third - 1)))
 
 
 def _rows(bench: Bench, mutation: str | None) -> Finding:
@@ -203,7 +202,7 @@ def _rows(bench: Bench, mutation: str | None) -> Finding:
         with under(mutation):
             made = decode.step_logits(engine, together, ids)
         together.pos += rows
-        found = same_bytes(
+        found = same_outputs(
             {"logits": np.stack(want)} | dict(engine.cache_classes(single)),
             {"logits": made} | dict(engine.cache_classes(together)),
         )

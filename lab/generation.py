@@ -24,7 +24,8 @@ TOKENIZER = "tokenizer.json"
 class Generated:
     """tokens: what came after the prompt. stopped: whether a stop token ended it.
 
-    run: the rounds of a speculative one.
+    run: the rounds of a speculative one. step_s: the median step of a plain one, which forgets the
+    steps that bind and record; 0 without steps.
     """
 
     prompt: tuple[int, ...]
@@ -33,6 +34,7 @@ class Generated:
     prefill_s: float
     decode_s: float
     run: SpecRun | None = None
+    step_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -67,15 +69,21 @@ def generate(
     tokens = [choose(out.logits)]
     middle = time.perf_counter()
     on_token(tokens[-1])
+    steps: list[float] = []
     while len(tokens) < count and tokens[-1] not in stop:
+        began = time.perf_counter()
         if sampling is None:
             tokens.append(engine.decode_step_greedy(tokens[-1], state))
         else:
             tokens.append(choose(engine.decode_step(tokens[-1], state)))
+        steps.append(time.perf_counter() - began)
         on_token(tokens[-1])
     end = time.perf_counter()
     stopped = tokens[-1] in stop
-    return Generated(tuple(prompt), tuple(tokens), stopped, middle - begin, end - middle)
+    return Generated(
+        tuple(prompt), tuple(tokens), stopped, middle - begin, end - middle,
+        step_s=float(np.median(steps)) if steps else 0.0,
+    )  # fmt: skip
 
 
 def generate_spec(

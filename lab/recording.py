@@ -52,6 +52,12 @@ class Recorder:
         if self._store is not None and self.run_id is not None:
             self._store.add_result(self.run_id, document)
 
+    def abandon(self) -> None:
+        """Close a store that cannot be written any more; the run stays marked as interrupted."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
     def finish(self, exit_code: int) -> None:
         """Mark the run as finished and close the store."""
         if self._store is not None and self.run_id is not None:

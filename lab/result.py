@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,21 @@ PASS, FAIL, ERROR = "PASS", "FAIL", "ERROR"
 def case_key(case: str, axes: Mapping[str, int]) -> str:
     """Case name and axes in alphabetical order: the same for a result and its stored document."""
     return "-".join([case, *(f"{k}={axes[k]}" for k in sorted(axes))])
+
+
+def places_of(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Where each output document that broke its contract first did, and what all its wrong elements
+    have in common.
+    """
+    found = []
+    for output in outputs:
+        if output["pass"] or not output["first"]:
+            continue
+        place = " ".join(f"{axis}={at}" for axis, at in output["first"]["where"].items())
+        found.append(
+            ": ".join([f"{output['name']} first wrong at {place}", *output["patterns"][:1]])
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dsv4.runtime.device import Device
 from dsv4.runtime.launch import Launch, bind_shape, prepare
 from dsv4.runtime.nvrtc import nvrtc_version
 from dsv4.spec import Contract, KernelSpec
-from lab.arrays import Damage, Guarded
+from lab.arrays import Damage, Guarded, same_bytes
 from lab.cases import Case, array_shape, inputs_of, scalars_of
 from lab.compare.census import POISON_BYTES
 from lab.compare.diff import OutputDiff, compare
@@ -161,13 +161,13 @@ def _on_device(
     seconds = firsts
     if options.relaunch > 1:
         seconds = _launch_once(spec, device, arrays, inputs, launch, options, POISON_BYTES[1])
-    identical = all(_same(seconds[n], firsts[n]) for n in firsts)
+    identical = all(same_bytes(seconds[n], firsts[n]) for n in firsts)
     identical &= _relaunch_on_device(spec, device, arrays, inputs, launch, options)
     damage = {n: a.damage() for n, a in arrays.items()} if options.guard else {}
     changed = tuple(
         a.name
         for a in spec.arrays
-        if a.role == "in" and not _same(arrays[a.name].bits(), inputs[a.name])
+        if a.role == "in" and not same_bytes(arrays[a.name].bits(), inputs[a.name])
     )
     batch = _batch_identical(spec, case, device, inputs, named, firsts, options)
     timing, roof = None, None
@@ -319,7 +319,7 @@ def _batch_identical(
         }
         launch = _prepared(spec, device, arrays, named)
         got = _launch_once(spec, device, arrays, alone, launch, options, POISON_BYTES[0])
-        if not all(_same(got[n], wanted[n]) for n in wanted):
+        if not all(same_bytes(got[n], wanted[n]) for n in wanted):
             return False
     return True
 
@@ -372,10 +372,6 @@ def _time(
             arrays[name].store(content)
         launches.append(_prepared(spec, device, arrays, named).run)
     return time_launches(device, launches, size_bytes, samples=options.samples)
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def _digest(arrays: Mapping[str, np.ndarray], formats: Mapping[str, str]) -> str:

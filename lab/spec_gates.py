@@ -17,7 +17,7 @@ from dsv4.engine.state import LayerCache, new_layer_cache
 from dsv4.errors import Refusal
 from dsv4.spec import F32
 from dsv4.speculation.accept import accept_prefix
-from lab.gates import Bench, Finding, Gate, same_bytes, under
+from lab.gates import Bench, Finding, Gate, same_outputs, under
 from lab.generation import generate
 from lab.scripted import ScriptedDrafter
 from lab.spec_run import first_difference, with_drafter
@@ -73,7 +73,7 @@ def state_gate(bench: Bench, mutation: str | None) -> Finding:
             engine.commit_verify(tried, vstate, kept)
         want = np.stack([engine.decode_step(int(t), plain) for t in toks[:keep]])
         assert out.logits is not None
-        found = same_bytes(
+        found = same_outputs(
             {"logits": want} | dict(engine.cache_classes(plain)),
             {"logits": out.logits[:keep]} | dict(engine.cache_classes(tried)),
         )
@@ -115,7 +115,7 @@ def rings_gate(bench: Bench, mutation: str | None) -> Finding:
             engine.decode_step_tap(toks[i], one, plain.taps, 0)
             plain.accept(toks[i : i + 1], start + i)
             plain.propose(toks[i + 1] if i + 1 < keep else following, start + i)
-        found = same_bytes(_rings(engine, plain), _rings(engine, tried))
+        found = same_outputs(rings_of(engine, plain), rings_of(engine, tried))
         if not found.holds:
             return Finding(False, f"round {rounds} at {start}: {found.detail}")
     return Finding(True, f"{rounds} rounds, at the end {found.detail}")
@@ -137,7 +137,7 @@ def _propose(drafter: Drafter, following: int, fault: str | None) -> None:
     drafter.propose(following, newest)
 
 
-def _rings(engine: Engine, drafter: Drafter) -> Mapping[str, np.ndarray]:
+def rings_of(engine: Engine, drafter: Drafter) -> Mapping[str, np.ndarray]:
     """What a drafter remembers, and up to where."""
     if isinstance(drafter, DsparkDrafter):
         found = dict(engine.dspark_ring_classes(drafter.dstate))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine.engine import Engine
 from dsv4.engine.source import open_source
 from dsv4.engine.speculate import SpecRun, speculate
 from dsv4.speculation.sampling import SpecSampling
 from lab.engine_steps import step_cost
 from lab.generation import generate
+from lab.minted import model_of
 from lab.scripted import ScriptedDrafter, with_probability
 
 SCRIPTED_BLOCK = 5
@@ -36,7 +36,7 @@ class DepthRun:
 
 @dataclass(frozen=True, slots=True)
 class RowsCost:
-    """The median time of a verify of so many rows, and over that of one."""
+    """The median time of a verify of so many rows as the engine runs it, and over that of one."""
 
     rows: int
     time_s: float
@@ -45,10 +45,11 @@ class RowsCost:
 
 @dataclass(frozen=True, slots=True)
 class SpecReport:
-    """The plain tokens and their time, a run for each depth, and what rows cost."""
+    """The plain tokens, their time and their median step, a run for each depth, cost of rows."""
 
     plain: tuple[int, ...]
     plain_s: float
+    plain_step_s: float
     runs: tuple[DepthRun, ...]
     costs: tuple[RowsCost, ...]
 
@@ -68,14 +69,12 @@ class SpecReport:
         return float(intercept), float(slope)
 
 
-def with_drafter(
-    folder: Path | MintPlan, switches: Mapping[str, str | None]
-) -> dict[str, str | None]:
+def with_drafter(folder: Path | str, switches: Mapping[str, str | None]) -> dict[str, str | None]:
     """The switches, with the drafter that the checkpoint holds where they name none.
 
     Errors: Refusal for what cannot be opened.
     """
-    lineage = open_source(folder).census.layout.lineage
+    lineage = open_source(model_of(folder)).census.layout.lineage
     held = {"dspark": "dspark", "nextn": "mtp"}.get(lineage)
     return {"drafter": held, **switches}
 
@@ -111,7 +110,7 @@ def spec_report(
         )  # fmt: skip
         found.append(DepthRun(depth, run, first_difference(plain.tokens, run.tokens)))
     return SpecReport(
-        plain.tokens, plain.decode_s, tuple(found),
+        plain.tokens, plain.decode_s, plain.step_s, tuple(found),
         tuple(cost_of_rows(engine, len(prompt), block + 1)) if costs else (),
     )  # fmt: skip
 
@@ -121,7 +120,7 @@ def cost_of_rows(engine: Engine, context: int, most: int) -> list[RowsCost]:
     times = []
     for rows in range(1, most + 1):
         if context + rows <= engine.max_seq:
-            times.append(step_cost(engine, context=context, rows=rows, repeats=3).step_s)
+            times.append(step_cost(engine, context=context, rows=rows, repeats=3).best_s)
     return [RowsCost(i + 1, t, t / times[0]) for i, t in enumerate(times)]
 
 

@@ -7,8 +7,10 @@ an ERROR, a new worker takes its place, the rest goes on. Only the caller writes
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import queue
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,7 @@ from lab.session import Work, error_result, run
 
 _ROOT = Path(__file__).resolve().parents[1]
 _GRACE_S = 2.0
+_ANSWER_S = 5.0
 _SERVE = "from lab.workers import serve\nserve(channel)\n"
 Reopen = Callable[[], Device]
 
@@ -109,6 +112,7 @@ def run_ray(
 ) -> Iterator[CaseResult]:
     """Results as they come from a Ray cluster, one GPU for each case where the backend is cuda.
 
+    Every host has this checkout, and the folders that DSV4_ variables name, at the same paths.
     Errors: DeviceError without ray or without that cluster.
     """
     try:
@@ -118,14 +122,14 @@ def run_ray(
             f"--ray needs ray, and it cannot be loaded ({error})\n"
             "  install the extra: pip install 'dsv4-lab[ray]'"
         ) from None
+    _require_head(address)
     try:
-        environment = {"env_vars": {"PYTHONPATH": str(_ROOT)}}
+        # Its workers are no children of this process, so sources and switches must be told to them.
+        told = {name: value for name, value in os.environ.items() if name.startswith("DSV4_")}
+        environment = {"env_vars": {**told, "PYTHONPATH": str(_ROOT)}}
         ray.init(address=address, runtime_env=environment, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise DeviceError(
-            f"--ray {address}: the cluster does not answer ({error})\n"
-            "  give the address of a running head, such as 10.0.0.1:6379, or local"
-        ) from None
+        raise _no_head(address, error) from None
     gpus = 1 if device.backend == "cuda" else 0
     # Never run twice: a crash is a finding.
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_run_nth)
@@ -145,6 +149,25 @@ def run_ray(
                 return
     finally:
         ray.shutdown()
+
+
+def _require_head(address: str) -> None:
+    """Refuse an address that nobody listens at; Ray itself would go on asking for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_head(address, error) from None
+
+
+def _no_head(address: str, error: Exception) -> DeviceError:
+    return DeviceError(
+        f"--ray {address}: the cluster does not answer ({error})\n"
+        "  give the address of a running head, such as 10.0.0.1:6379, or local; where it asks for a"
+        " token, set Ray's RAY_AUTH_MODE and what belongs to it as on the head"
+    )
 
 
 def _run_nth(payload: bytes, index: int) -> bytes:

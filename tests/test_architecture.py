@@ -166,6 +166,13 @@ def test_every_declaration_has_a_symbol(spec: KernelSpec) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
+def test_a_declaration_is_found_at_the_line_that_errors_name(spec: KernelSpec) -> None:
+    file, _, line = spec.declared_at.partition(":")
+    text = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert text.startswith(f"{spec.name} = ")
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
 def test_every_kernel_has_a_case_off_a_multiple(spec: KernelSpec) -> None:
     sizes = axis_sizes(spec)
     possible = [a for a, found in sizes.items() if has_tail(found) or may_have_tail(spec, a, found)]

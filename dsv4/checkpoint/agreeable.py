@@ -8,6 +8,7 @@ but for a share of the tokens, behind which it proposes something else.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,6 +31,59 @@ _TOP_BIAS: Final = 64.0
 _WRONG_STEP: Final = 7
 
 
+@dataclass(frozen=True, slots=True)
+class Language:
+    """One cycle through a vocabulary, and the share of tokens behind which a drafter knows it."""
+
+    vocabulary: int
+    seed: int
+    share: float
+
+    def successors(self) -> np.ndarray:
+        """The token that follows each token, [V]."""
+        order = self._cycle()
+        after = np.empty_like(order)
+        after[order] = np.roll(order, -1)
+        return after
+
+    def believed(self) -> np.ndarray:
+        """The token whose successor is proposed behind each token: itself where that is right."""
+        order = self._cycle()
+        raw = np.random.Philox(key=self.seed + 1).random_raw(len(order))
+        right = (raw >> np.uint64(11)) * 2.0**-53 < self.share
+        believed = np.empty_like(order)
+        believed[order] = np.where(right, order, np.roll(order, _WRONG_STEP))
+        return believed
+
+    def signs(self, rank: int) -> np.ndarray:
+        """A row of signs for each token, f32 [V,R]: nearly at right angles to all others."""
+        count = self.vocabulary * rank
+        words = np.random.Philox(key=self.seed + 2).random_raw(-(-count // 64))
+        bits = np.unpackbits(words.astype("<u8").view(np.uint8))[:count]
+        return bits.reshape(self.vocabulary, rank).astype(np.float32) * 2 - 1
+
+    def _cycle(self) -> np.ndarray:
+        raw = np.random.Philox(key=self.seed).random_raw(self.vocabulary)
+        return np.argsort(raw, kind="stable")
+
+
+def head_bits(xp: Any, embed: Any) -> Any:
+    """Bits of the head's row for the successor of each token, from its embedding's. [V,D]."""
+    factor = 2.0 ** round(math.log2(_TOP_LOGIT / embed.shape[1]))
+    return _narrowed(_widened(xp, embed) * np.float32(factor))
+
+
+def bias_bits(signs: Any) -> Any:
+    """Bits of the token table's row for the successor of each token, from its signs. [V,R]."""
+    factor = 2.0 ** round(math.log2(_TOP_BIAS / signs.shape[1]))
+    return _narrowed(signs * np.float32(factor))
+
+
+def sign_bits(signs: Any) -> Any:
+    """Bits of rows of signs."""
+    return _narrowed(signs)
+
+
 def is_changed(plan: MintPlan, name: str) -> bool:
     """Whether a tensor differs from what the plan without a language has."""
     named = ("head.weight", "markov_w1.weight", "markov_w2.weight", "e_proj.weight",
@@ -40,7 +94,6 @@ def is_changed(plan: MintPlan, name: str) -> bool:
 def speak(plan: MintPlan, device: Device, name: str, made: Any) -> None:
     """Change a made tensor, in place, into what the language needs."""
     c, xp = plan.config, device.xp
-    assert plan.agreeing is not None, "only a plan with a language changes tensors"
     if name.endswith(".weight_scale_2"):
         made *= np.float32(2.0**-_DAMPING_BITS)
     elif name.endswith((*_DAMPED, "h_proj.scale")):
@@ -51,48 +104,28 @@ def speak(plan: MintPlan, device: Device, name: str, made: Any) -> None:
         # The next-token block passes the embedding on: one in E4M3 on the diagonal.
         made[...] = xp.eye(c.dim, dtype=np.uint8) * np.uint8(0x38)
     elif name == "head.weight":
-        embed = _widened(xp, plan.tensor(device, "embed.weight"))
-        factor = 2.0 ** round(math.log2(_TOP_LOGIT / c.dim))
-        made[device.to_device(successors(plan))] = _narrowed(embed * np.float32(factor))
+        embed = plan.tensor(device, "embed.weight")
+        made[device.to_device(successors(plan))] = head_bits(xp, embed)
     elif name.endswith("markov_w2.weight"):
-        factor = 2.0 ** round(math.log2(_TOP_BIAS / c.dspark_markov_rank))
-        signs = _signs(plan, device)
-        made[device.to_device(successors(plan))] = _narrowed(signs * np.float32(factor))
+        made[device.to_device(successors(plan))] = bias_bits(_signs(plan, device))
     else:
-        ids = device.to_device(_believed(plan))
-        made[...] = _narrowed(_signs(plan, device)[ids])
+        ids = device.to_device(language(plan).believed())
+        made[...] = sign_bits(_signs(plan, device)[ids])
+
+
+def language(plan: MintPlan) -> Language:
+    """What a plan with a language speaks."""
+    assert plan.agreeing is not None, "only a plan with a language speaks"
+    return Language(plan.config.vocab_size, plan.seed, plan.agreeing)
 
 
 def successors(plan: MintPlan) -> np.ndarray:
     """The token that follows each token, [V]."""
-    order = _cycle(plan)
-    after = np.empty_like(order)
-    after[order] = np.roll(order, -1)
-    return after
-
-
-def _cycle(plan: MintPlan) -> np.ndarray:
-    raw = np.random.Philox(key=plan.seed).random_raw(plan.config.vocab_size)
-    return np.argsort(raw, kind="stable")
-
-
-def _believed(plan: MintPlan) -> np.ndarray:
-    """The token whose successor is proposed behind each token: itself where that is right."""
-    assert plan.agreeing is not None
-    order = _cycle(plan)
-    raw = np.random.Philox(key=plan.seed + 1).random_raw(len(order))
-    right = (raw >> np.uint64(11)) * 2.0**-53 < plan.agreeing
-    believed = np.empty_like(order)
-    believed[order] = np.where(right, order, np.roll(order, _WRONG_STEP))
-    return believed
+    return language(plan).successors()
 
 
 def _signs(plan: MintPlan, device: Device) -> Any:
-    """A row of signs for each token, f32 [V,R]: nearly at right angles to all others."""
-    shape = (plan.config.vocab_size, plan.config.dspark_markov_rank)
-    words = np.random.Philox(key=plan.seed + 2).random_raw(-(-shape[0] * shape[1] // 64))
-    bits = np.unpackbits(words.astype("<u8").view(np.uint8))[: shape[0] * shape[1]]
-    return device.to_device(bits.reshape(shape).astype(np.float32) * 2 - 1)
+    return device.to_device(language(plan).signs(plan.config.dspark_markov_rank))
 
 
 def _widened(xp: Any, bits: Any) -> Any:

@@ -123,7 +123,7 @@ _TINY: Final[Mapping[str, Any]] = {
     "index_n_heads": 4,
     "index_head_dim": 128,
     "index_topk": 8,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 1024,
 }
 # Wider than tiny, with coarse blocks as long as the published ones. The two epsilons differ, so
 # that one taken for the other shows.

@@ -8,6 +8,7 @@ import numpy as np
 
 from dsv4.drafters.config import DraftConfig
 from dsv4.kernels.sdpa import sdpa_clip, sdpa_full, sdpa_scan
+from dsv4.kernels.sdpa_bf16 import sdpa_bf16
 from dsv4.targets.layers import Ops
 
 
@@ -32,11 +33,24 @@ def visible_range(
 
 
 def windowed(
-    ops: Ops, q: Any, k: Any, v: Any, first: np.ndarray | None, last: np.ndarray, *, clip: bool
+    ops: Ops,
+    q: Any,
+    k: Any,
+    v: Any,
+    first: np.ndarray | None,
+    last: np.ndarray,
+    *,
+    clip: bool,
+    tensor_cores: bool = False,
 ) -> Any:
-    """Attention of q [T,H,K] over keys [N,G,K]; clip walks only the windows, to the same bytes."""
+    """Attention of q [T,H,K] over keys [N,G,K]; clip walks only the windows, to the same bytes.
+
+    tensor_cores: in bf16 where there is no window, so that all rows see the same keys.
+    """
     out, scale = ops.empty(*q.shape), q.shape[-1] ** -0.5
-    if first is None:
+    if first is None and tensor_cores:
+        ops.run(sdpa_bf16, q, k, v, out=out, last=int(last[0]), scale=scale)
+    elif first is None:
         ops.run(sdpa_full, q, k, v, ops.ints(last), out=out, scale=scale)
     else:
         kernel = sdpa_clip if clip else sdpa_scan

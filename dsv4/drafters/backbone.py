@@ -13,23 +13,15 @@ from dsv4.drafters.attention import visible_range, windowed
 from dsv4.drafters.census import DraftCensus
 from dsv4.drafters.confidence import ConfidenceHead
 from dsv4.drafters.config import DraftConfig
-from dsv4.drafters.markov import MarkovHead
+from dsv4.drafters.markov import MarkovHead, chain_greedy, chain_sampled
 from dsv4.drafters.rope import neox_table
 from dsv4.drafters.selector import SelectorHead
 from dsv4.errors import StateError
 from dsv4.kernels.dynconv import dynconv
 from dsv4.kernels.scale import scale_softcap
 from dsv4.speculation.draft_model import GreedyChain
-from dsv4.speculation.philox import host_u01
 from dsv4.speculation.refusals import refuse
-from dsv4.speculation.sampling import (
-    Counters,
-    Proposal,
-    RowsProposal,
-    Sampler,
-    SelectorProposal,
-    SpecSampling,
-)
+from dsv4.speculation.sampling import Counters, Proposal, Sampler, SpecSampling
 from dsv4.targets.layers import Ops, WeightMatrix
 
 Probe = Callable[[str, Any], None]
@@ -85,8 +77,9 @@ def ignore(name: str, value: Any) -> None:
 class BlockDrafter:
     """A drafter: weights on a device. See `dsv4.speculation.draft_model` for its promises.
 
-    armed: whether the token bias is added. rule, clip: see `dsv4.drafters.attention`. no_rope and
-    dump are instruments: `forward_block` without rotation, and a folder for raw f32 arrays.
+    armed: whether the token bias is added. rule, clip, tensor_cores: see
+    `dsv4.drafters.attention`. no_rope and dump are instruments: `forward_block` without rotation,
+    and a folder for raw f32 arrays.
     """
 
     config: DraftConfig
@@ -104,6 +97,7 @@ class BlockDrafter:
     clip: bool
     no_rope: bool
     dump: str
+    tensor_cores: bool = False
 
     @property
     def has_confidence(self) -> bool:
@@ -213,22 +207,13 @@ class BlockDrafter:
 
     def chain_greedy(self, logits: Any, rows: Any, anchor: int, *, stash: bool) -> GreedyChain:
         """Each slot's best token, given the one before it; the bias stays in the logits."""
-        ops, slots = self.ops, len(logits)
-        tokens = ops.ints([anchor] + [0] * slots)
-        state = None
-        for i in range(slots):
-            row = logits[i : i + 1]
-            if self.markov is not None and self.armed:
-                at = tokens[i : i + 1]
-                state = self.markov.add_bias(ops, row, at, rows[i : i + 1], state)
-            ops.argmax(row, out=tokens[i + 1 : i + 2])
-        return GreedyChain(tokens, logits, self._stash(tokens[:slots]) if stash else None)
+        return chain_greedy(
+            self.ops, self.markov, logits, rows, anchor, armed=self.armed, stash=stash
+        )
 
     def propose_greedy(self, logits: Any, rows: Any, anchor: int) -> list[int]:
         """The greedy walk through candidates. Errors: DrafterRefusal unless it is DFlash2."""
-        head = self._selector()
-        values, ids, hidden = head.candidates(self.ops, logits, rows)
-        return [int(t) for t in head.walk_greedy(values, ids, hidden, anchor)]
+        return self._selector().propose_greedy(self.ops, logits, rows, anchor)
 
     def propose_sampled(
         self,
@@ -242,13 +227,19 @@ class BlockDrafter:
         """A drawn proposal with what it was drawn from, and the stash."""
         if self.config.is_dflash2:
             head = self._selector()
-            values, ids, hidden = head.candidates(self.ops, logits, rows)
-            first = counters.uniforms(len(logits))
-            u = [host_u01(sampling.seed, (first + i) & 0xFFFFFFFF) for i in range(len(logits))]
-            path = head.walk_sampled(values, ids, hidden, anchor, sampling.temp, u)
-            tokens = tuple(int(t) for t in path.tokens)
-            return SelectorProposal(tokens, path.ids, path.q_rows, path.q_chosen), None
-        return self._chain_sampled(logits, rows, anchor, sampling, counters, sampler)
+            return head.propose_sampled(self.ops, logits, rows, anchor, sampling, counters), None
+        return chain_sampled(
+            self.ops,
+            self.markov,
+            logits,
+            rows,
+            anchor,
+            sampling,
+            counters,
+            sampler,
+            armed=self.armed,
+            stash=self.wants_stash,
+        )
 
     def raw_scores(self, rows: Any, stash: Any) -> np.ndarray:
         """The raw confidence of every slot, on the host. [N]."""
@@ -266,33 +257,6 @@ class BlockDrafter:
     def to_host(self, array: Any) -> np.ndarray:
         """A copy on the host."""
         return self.ops.device.to_numpy(array)
-
-    def _chain_sampled(
-        self,
-        logits: Any,
-        rows: Any,
-        anchor: int,
-        sampling: SpecSampling,
-        counters: Counters,
-        sampler: Sampler,
-    ) -> tuple[Proposal, Any]:
-        first, tokens, stats, state = counters.events(len(logits)), [anchor], [], None
-        for i in range(len(logits)):
-            row = logits[i : i + 1]
-            if self.markov is not None and self.armed:
-                at = self.ops.ints(tokens[-1:])
-                state = self.markov.add_bias(self.ops, row, at, rows[i : i + 1], state)
-            stats.append(sampler.stats(row, sampling))
-            event = (first + i) & 0xFFFFFFFF
-            tokens.append(sampler.gumbel(row, stats[-1], sampling, event))
-        own = self.ops.device.xp.concatenate(stats)
-        stash = self._stash(self.ops.ints(tokens[:-1])) if self.wants_stash else None
-        return RowsProposal(tuple(tokens[1:]), logits, own), stash
-
-    def _stash(self, tokens: Any) -> Any:
-        if self.markov is None:
-            raise refuse("internal", "rows of the chain", "no token table", "this is a bug")
-        return self.ops.embed(self.markov.w1, tokens)
 
     def _selector(self) -> SelectorHead:
         if self.selector is None:
@@ -346,7 +310,16 @@ class BlockDrafter:
             q = ops.rotate(q, kv.table, at)
             self._write_keys(i, kv, n, at)
             first, last = visible_range(c, self.rule, i, kv.length, rows)
-            out = windowed(ops, q, kv.k[i][:end], kv.v[i][:end], first, last, clip=self.clip)
+            out = windowed(
+                ops,
+                q,
+                kv.k[i][:end],
+                kv.v[i][:end],
+                first,
+                last,
+                clip=self.clip,
+                tensor_cores=self.tensor_cores,
+            )
             for name, value in (("l0_q", q), ("l0_k", kv.k[i][:end]), ("l0_attn", out)):
                 self._write(name, value, i == 0)
             return ops.linear(w.wo, out.reshape(rows, -1))

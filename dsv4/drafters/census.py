@@ -70,7 +70,8 @@ class DraftCensus:
             "rope": f"theta {c.rope_theta:g}"
             + (f", yarn {yarn.factor:g} x {yarn.original}" if yarn else ", plain"),
             "attention rule": rule
-            + (f", window {c.sliding_window}" if c.sliding_window else ", no window"),
+            + (f", window {c.sliding_window}" if c.sliding_window else ", no window")
+            + (", bf16 tensor cores where nothing cuts" if switches.tensor_cores else ""),
             "precision": precision,
         }
 

@@ -8,6 +8,9 @@ from typing import Any
 from dsv4.kernels.markov import markov_bias_f32
 from dsv4.kernels.movement import movement_add
 from dsv4.kernels.scale import scale_gate, scale_softcap
+from dsv4.speculation.draft_model import GreedyChain
+from dsv4.speculation.refusals import refuse
+from dsv4.speculation.sampling import Counters, RowsProposal, Sampler, SpecSampling
 from dsv4.targets.layers import Ops, WeightMatrix
 
 
@@ -56,6 +59,63 @@ class MarkovHead:
             movement_add, _gated(ops, _tanh(ops, candidate), -gate).reshape(-1), y=kept.reshape(-1)
         )
         return _tanh(ops, out), kept
+
+
+def chain_greedy(
+    ops: Ops,
+    head: MarkovHead | None,
+    logits: Any,
+    rows: Any,
+    anchor: int,
+    *,
+    armed: bool,
+    stash: bool,
+) -> GreedyChain:
+    """Each slot's best token, given the one before it; the bias, if armed, stays in the logits.
+
+    The anchor is always the chain's first token: a verify may read the chain where it lies.
+    """
+    slots = len(logits)
+    tokens = ops.ints([anchor] + [0] * slots)
+    state = None
+    for i in range(slots):
+        row = logits[i : i + 1]
+        if head is not None and armed:
+            state = head.add_bias(ops, row, tokens[i : i + 1], rows[i : i + 1], state)
+        ops.argmax(row, out=tokens[i + 1 : i + 2])
+    return GreedyChain(tokens, logits, _stash(ops, head, tokens[:slots]) if stash else None)
+
+
+def chain_sampled(
+    ops: Ops,
+    head: MarkovHead | None,
+    logits: Any,
+    rows: Any,
+    anchor: int,
+    sampling: SpecSampling,
+    counters: Counters,
+    sampler: Sampler,
+    *,
+    armed: bool,
+    stash: bool,
+) -> tuple[RowsProposal, Any]:
+    """A token drawn for each slot, given the one before it, and the token rows of the chain."""
+    first, tokens, stats, state = counters.events(len(logits)), [anchor], [], None
+    for i in range(len(logits)):
+        row = logits[i : i + 1]
+        if head is not None and armed:
+            state = head.add_bias(ops, row, ops.ints(tokens[-1:]), rows[i : i + 1], state)
+        stats.append(sampler.stats(row, sampling))
+        tokens.append(sampler.gumbel(row, stats[-1], sampling, (first + i) & 0xFFFFFFFF))
+    own = ops.device.xp.concatenate(stats)
+    kept = _stash(ops, head, ops.ints(tokens[:-1])) if stash else None
+    return RowsProposal(tuple(tokens[1:]), logits, own), kept
+
+
+def _stash(ops: Ops, head: MarkovHead | None, tokens: Any) -> Any:
+    if head is None:
+        raise refuse("internal", "rows of the chain", "no token table", "this is a bug")
+    return ops.embed(head.w1, tokens)
 
 
 def _gated(ops: Ops, x: Any, gate: Any) -> Any:

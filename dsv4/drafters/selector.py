@@ -10,7 +10,9 @@ import numpy as np
 
 from dsv4.kernels.candidates import candidates_topk
 from dsv4.spec import I32
+from dsv4.speculation.philox import host_u01
 from dsv4.speculation.refusals import refuse
+from dsv4.speculation.sampling import Counters, SelectorProposal, SpecSampling
 from dsv4.targets.layers import Ops, WeightMatrix
 
 
@@ -183,6 +185,27 @@ class SelectorHead:
     ) -> SampledPath:
         """As the function of that name, with this head's codebooks."""
         return walk_sampled(self.books, unary, ids, hidden, anchor, temp, uniforms)
+
+    def propose_greedy(self, ops: Ops, logits: Any, rows: Any, anchor: int) -> list[int]:
+        """The greedy walk through the candidates of every slot."""
+        return [int(t) for t in self.walk_greedy(*self.candidates(ops, logits, rows), anchor)]
+
+    def propose_sampled(
+        self,
+        ops: Ops,
+        logits: Any,
+        rows: Any,
+        anchor: int,
+        sampling: SpecSampling,
+        counters: Counters,
+    ) -> SelectorProposal:
+        """A walk drawn with one uniform number a slot, by temperature alone."""
+        values, ids, hidden = self.candidates(ops, logits, rows)
+        first = counters.uniforms(len(logits))
+        u = [host_u01(sampling.seed, (first + i) & 0xFFFFFFFF) for i in range(len(logits))]
+        path = self.walk_sampled(values, ids, hidden, anchor, sampling.temp, u)
+        tokens = tuple(int(t) for t in path.tokens)
+        return SelectorProposal(tokens, path.ids, path.q_rows, path.q_chosen)
 
     def candidates(
         self, ops: Ops, logits: Any, rows: Any

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsv4.checkpoint.made import MadeTensors, opened
 from dsv4.checkpoint.reader import Checkpoint
 from dsv4.drafters.backbone import BlockDrafter, DynConv, LayerWeights
 from dsv4.drafters.census import (
@@ -22,7 +23,7 @@ from dsv4.drafters.census import (
     take_census,
 )
 from dsv4.drafters.confidence import ConfidenceHead
-from dsv4.drafters.config import check_taps, draft_config
+from dsv4.drafters.config import DraftConfig, check_taps, draft_config
 from dsv4.drafters.markov import MarkovHead
 from dsv4.drafters.quant import bf16_to_f32, encode, format_of, precision_named
 from dsv4.drafters.selector import Codebooks, SelectorHead
@@ -63,7 +64,7 @@ def draft_census(folder: Path, *, target_vocab: int = 0) -> DraftCensus:
 
 
 def load_draft(
-    folder: Path,
+    folder: Path | MadeTensors,
     device: Device,
     *,
     precision: str = "",
@@ -72,7 +73,7 @@ def load_draft(
     target_vocab: int = 0,
     target_layers: int = 0,
 ) -> BlockDrafter:
-    """The drafter of a folder. Errors: Refusal naming the rule that its files break.
+    """The drafter of a folder, or made. Errors: Refusal naming the rule that its files break.
 
     precision: a mode of `quant.PRECISIONS`, q8 when empty. rule: what sliding layers of drafters
     without windows see. target_vocab, target_layers: of the target at hand, 0 for unknown.
@@ -81,7 +82,7 @@ def load_draft(
     precision = precision_named(precision or switches.precision)
     if rule not in ATTENTION_RULES:
         raise refuse("attention-rule", "loading a drafter", repr(rule), "name one of both")
-    with Checkpoint.open(folder, rename=published_name) as checkpoint:
+    with opened(folder, published_name) as checkpoint:
         content, _ = checkpoint.config()
         config = draft_config(content)
         shapes = {n: (e.dtype, e.shape) for n, e in checkpoint.entries.items()}
@@ -118,7 +119,19 @@ def build_draft(
         clip=switches.clip,
         no_rope=switches.no_rope,
         dump=switches.dump,
+        tensor_cores=_tensor_cores(c, switches),
     )
+
+
+def _tensor_cores(c: DraftConfig, switches: Switches) -> bool:
+    if switches.tensor_cores and (c.head_dim % 16 or c.head_dim > 128):
+        raise refuse(
+            "switch",
+            "DSV4_DFLASH_FA",
+            f"heads of {c.head_dim} lanes",
+            "unset it: tensor cores take heads of 16 to 128 lanes, in steps of 16",
+        )
+    return switches.tensor_cores
 
 
 def _layer(source: _Source, i: int, dynamic: bool) -> LayerWeights:

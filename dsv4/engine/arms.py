@@ -49,6 +49,7 @@ class Arms:
     makes every quantiser and every bf16 rounding the identity (law SMOOTH). split_at: first layers
     of the stages after the first; empty when derived. prefill_chunk: rows that go through the
     layers together. graphs: "auto" replays bound steps as graphs where that pays, on a GPU.
+    branches: what does not depend on each other runs side by side in a graph.
     """
 
     decode_path: DecodePath
@@ -72,6 +73,7 @@ class Arms:
     profile: str
     prefill_chunk: int
     graphs: str
+    branches: bool
 
     @property
     def indirect_experts(self) -> bool:

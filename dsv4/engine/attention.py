@@ -40,18 +40,24 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
     """
     c, when = run.config, run.schedule(w.ratio, cache.ring, cache.raw)
     table = run.stage.rope(w.ratio)
-    given, compact, heads = queries(run, w, x, when)
-    with run.phase("keys"):
-        run.look("kv", cache_rows(run, w, cache, given, when))
+    with run.phase("queries"):
+        given = product_input(run, "x", x)
+    with run.beside(1):
+        compact, heads = queries(run, w, given, when)
+        if w.indexer is not None:
+            with run.phase("indexer"):
+                query = _index_queries(run, w.indexer, compact, table, when)
+    with run.beside(2), run.phase("keys"):
+        run.look("kv", cache_rows(run, w, cache.kvc[: cache.ring], given, when))
     columns = c.window_size
     if w.indexer is not None and cache.index is not None:
-        with run.phase("indexer"):
+        with run.beside(3), run.phase("indexer"):
             keys = cache.index_keys
             extend(run, w.indexer.compressor, cache, cache.index, keys, x, when, index=True)
-            query = _index_queries(run, w.indexer, compact, table, when)
     if w.compressor is not None and cache.main is not None:
-        with run.phase("compressor"):
-            extend(run, w.compressor, cache, cache.main, cache.kvc, x, when, index=False)
+        with run.beside(4), run.phase("compressor"):
+            behind = cache.kvc[cache.ring :]
+            extend(run, w.compressor, cache, cache.main, behind, x, when, index=False)
         blocks = min(run.blocks_of(w.ratio), cache.cap)
         columns += blocks if w.indexer is None else min(c.index_topk, blocks)
     with run.phase("lists"):
@@ -62,11 +68,10 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
     return attend_and_project(run, w, cache, heads, ids, when, out)
 
 
-def queries(run: Rows, w: LayerWeights, x: Any, when: Schedule) -> tuple[Any, Any, Any]:
-    """(x as products take it, the queries' latent likewise, rotated queries [T,H,d])."""
+def queries(run: Rows, w: LayerWeights, given: Any, when: Schedule) -> tuple[Any, Any]:
+    """(the queries' latent as products take it, rotated queries [T,H,d]) of a product's input."""
     c = run.config
     with run.phase("queries"):
-        given = product_input(run, "x", x)
         latent = run.buffer("latent", c.q_lora_rank)
         raw = product(run, w.wq_a, given, run.buffer("latent raw", c.q_lora_rank))
         norm(run, raw, w.q_norm, latent)
@@ -78,7 +83,7 @@ def queries(run: Rows, w: LayerWeights, x: Any, when: Schedule) -> tuple[Any, An
         run.tape.launch(kernel, heads, eps=c.norm_eps)
         run.tape.launch(rope, heads, run.stage.rope(w.ratio), when.positions)
         run.look("q", heads)
-    return given, compact, heads
+    return compact, heads
 
 
 def attend_and_project(
@@ -97,8 +102,8 @@ def attend_and_project(
         return product(run, w.wo_b, product_input(run, "grouped", grouped), out)
 
 
-def cache_rows(run: Rows, w: LayerWeights, cache: LayerCache, given: Any, when: Schedule) -> Any:
-    """The rows' keys and values [T,d], normalised, rotated, quantised, written into the ring."""
+def cache_rows(run: Rows, w: LayerWeights, store: Any, given: Any, when: Schedule) -> Any:
+    """The rows' keys and values [T,d], normalised, rotated, quantised, written into the store."""
     c = run.config
     row = run.buffer("kv", c.head_dim)
     norm(run, product(run, w.wkv, given, run.buffer("kv raw", c.head_dim)), w.kv_norm, row)
@@ -108,7 +113,7 @@ def cache_rows(run: Rows, w: LayerWeights, cache: LayerCache, given: Any, when: 
     if not run.smooth:
         lanes = c.head_dim - c.rope_head_dim
         run.tape.launch(act_quant_fp8_inplace, row, prefix=lanes, group=64, **run.scalar_options())
-    run.tape.launch(movement_scatter, row, when.ring_rows, cache.kvc)
+    run.tape.launch(movement_scatter, row, when.ring_rows, store)
     return row
 
 

@@ -32,7 +32,7 @@ def extend(
 ) -> None:
     """Take the rows' inputs x [T,D] and store every block that they complete.
 
-    index: the store holds the indexer's keys by block; otherwise compressed rows behind a ring.
+    store: rows by block. index: they are the indexer's keys, otherwise compressed rows.
     """
     kind = "index" if index else "main"
     channels = int(raw.raw_kv.shape[1])
@@ -40,7 +40,7 @@ def extend(
         made = run.buffer(f"{kind} raw", channels)
         island(run, x, matrix, made)
         run.tape.launch(movement_scatter, made, when.raw_rows, ring)
-    pooled = _pooled(run, w, cache, raw, when, kind, index=index)
+    pooled = _pooled(run, w, cache, raw, when, kind)
     if pooled is None:
         return
     raw_rows, firsts, places = pooled
@@ -70,8 +70,6 @@ def _pooled(
     raw: CompressorCache,
     when: Schedule,
     kind: str,
-    *,
-    index: bool,
 ) -> tuple[Any, Any, Any] | None:
     """(pooled rows, their first positions, their places in the store); None for no block."""
     ring, overlap = cache.raw, int(w.overlap)
@@ -82,7 +80,7 @@ def _pooled(
             compressor_pool_at, raw.raw_kv, raw.raw_score, w.ape, when.positions, out=rows,
             ring=ring, overlap=overlap,
         )  # fmt: skip
-        return rows, when.firsts, when.index_rows if index else when.store_rows
+        return rows, when.firsts, when.index_rows
     begin, end = run.start // w.ratio, min((run.start + run.rows) // w.ratio, cache.cap)
     if end <= begin:
         return None
@@ -92,5 +90,4 @@ def _pooled(
         ring=ring, previous=int(w.overlap and begin > 0), overlap=overlap,
     )  # fmt: skip
     blocks = np.arange(begin, end)
-    places = blocks if index else blocks + cache.ring
-    return rows, run.numbers(blocks * w.ratio), run.numbers(places)
+    return rows, run.numbers(blocks * w.ratio), run.numbers(blocks)

@@ -135,8 +135,8 @@ def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Gra
     head.tape.run()
     engine.last.device.synchronize()
     with engine.last.device.capture() as graph:
-        program.run()
-        head.tape.run()
+        for tape in (*(run.tape for run in program.runs), head.tape):
+            tape.record(engine.arms.branches)
     return graph
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from dsv4.engine.attention import attend_and_project, cache_rows, queries
 from dsv4.engine.block import run_block
 from dsv4.engine.dspark import DsparkState, dspark_weights, main_stream, rows_of
+from dsv4.engine.products import product_input
 from dsv4.engine.replay import Replay
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
@@ -213,10 +214,12 @@ def _attention_to(newest: Any) -> Callable[..., Any]:
     def attend(run: Rows, w: LayerWeights, ring: LayerCache, x: Any, out: Any) -> Any:
         block, window = run.rows, ring.ring
         when = run.schedule(0, window, 1)
-        given, _, heads = queries(run, w, x, when)
+        with run.phase("queries"):
+            given = product_input(run, "x", x)
+        _, heads = queries(run, w, given, when)
         behind = _draft_slots(run, window)
         with run.phase("keys"):
-            cache_rows(run, w, ring, given, replace(when, ring_rows=behind))
+            cache_rows(run, w, ring.kvc, given, replace(when, ring_rows=behind))
         ids = run.buffer("draft ids", window + block, fmt=I32)
         counts = run.workspace.filled("draft counts", block, block, fmt=I32)
         with run.phase("lists"):

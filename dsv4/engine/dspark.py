@@ -249,5 +249,5 @@ def _bind_rings(engine: Engine, dstate: DsparkState, tap_row: int, rows: int) ->
         given = product_input(run, "x", stream)
         when = run.schedule(0, engine.config.window_size, 1)
         for block, ring in zip(w.blocks, dstate.rings, strict=True):
-            cache_rows(run, block, ring, given, when)
+            cache_rows(run, block, ring.kvc, given, when)
     return Replay(engine, (run.tape,))

@@ -27,19 +27,10 @@ _DOWN = {ExpertKind.MXFP4: linear_fp4_mx_down, ExpertKind.NVFP4: linear_fp4_nv_d
 _SELECTED = {ExpertKind.MXFP4: linear_fp4_mx_selected, ExpertKind.NVFP4: linear_fp4_nv_selected}
 
 
-def chosen_experts(
-    run: Rows,
-    bank: ExpertBank,
-    x: Any,
-    ids: Any,
-    weights: Any,
-    order: Any,
-    shared: Any,
-    out: Any,
-) -> Any:
-    """out [T,D]: every row's experts summed as order [T,A] says, then plus shared [T,D].
+def first_halves(run: Rows, bank: ExpertBank, x: Any, ids: Any, weights: Any) -> tuple[Any, Any]:
+    """What w2 takes of every row's experts: FP8 codes [T*A,F] and their scales.
 
-    Shapes: x [T,D], ids and weights [T,A]. The routing weight is inside the codes that w2 takes.
+    Shapes: x [T,D], ids and weights [T,A]. The routing weight is inside the codes.
     """
     c, active = run.config, run.config.n_activated_experts
     slots = run.rows * active
@@ -49,16 +40,30 @@ def chosen_experts(
         ids.reshape(slots), *_codes(run, "expert x", x, run.rows, 1), weights.reshape(slots),
         out=hidden, group=active, limit=c.swiglu_limit or float(np.finfo(np.float32).max),
     )  # fmt: skip
-    given, second = _codes(run, "expert hidden", hidden, run.rows, active), bank.w2
+    return _codes(run, "expert hidden", hidden, run.rows, active)
+
+
+def second_halves(
+    run: Rows,
+    bank: ExpertBank,
+    given: tuple[Any, Any],
+    ids: Any,
+    order: Any,
+    shared: Any,
+    out: Any,
+) -> Any:
+    """out [T,D]: w2 of every row's experts summed as order [T,A] says, then plus shared [T,D]."""
+    c, active = run.config, run.config.n_activated_experts
+    slots = run.rows * active
     if active <= SLOTS:
         run.tape.launch(
-            _DOWN[bank.kind], *_matrix(bank.kind, second), ids,
+            _DOWN[bank.kind], *_matrix(bank.kind, bank.w2), ids,
             *(part.reshape(run.rows, active, -1) for part in given), order, shared, out=out,
         )  # fmt: skip
         return out
     y = run.buffer("contributions", active * c.dim).reshape(run.rows, active, c.dim)
     run.tape.launch(
-        _SELECTED[bank.kind], *_matrix(bank.kind, second), ids.reshape(slots), *given,
+        _SELECTED[bank.kind], *_matrix(bank.kind, bank.w2), ids.reshape(slots), *given,
         out=y.reshape(slots, c.dim), group=1,
     )  # fmt: skip
     run.tape.launch(combine_shared, y, order, shared, out=out)

@@ -12,6 +12,7 @@ from dsv4.checkpoint.formats import block_of
 from dsv4.engine.arms import VERIFY_ROWS, Arms
 from dsv4.engine.state import cache_bytes
 from dsv4.errors import Refusal
+from dsv4.kernels.attention import CHUNK
 
 SPARE_BYTES = 1 << 30
 """What a device keeps free beside everything counted here."""
@@ -160,8 +161,8 @@ def workspace_bytes(config: ModelConfig, arms: Arms, max_seq: int, *, last: bool
     routed = experts * (3 * c.moe_inter_dim + c.dim) + 5 * c.moe_inter_dim + c.n_routed_experts
     row = 4 * (streams + attention + projections + index + routed)
     size = row * (arms.prefill_chunk + 1) + _LIBRARY_BYTES
-    # A step's attention is cut into chunks of 40 listed rows.
-    size += 4 * -(-listed // 40) * c.n_heads * (c.head_dim + 2)
+    # A step's attention is cut into chunks of listed rows.
+    size += 4 * -(-listed // CHUNK) * c.n_heads * (c.head_dim + 2)
     staged = max(heads * max(c.q_lora_rank, c.o_lora_rank), c.dim * c.o_groups * c.o_lora_rank)
     size += 2 * staged if arms.dense_fp8 else 0
     return size + (4 * c.vocab_size * VERIFY_ROWS if last else 0)

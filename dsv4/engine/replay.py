@@ -31,7 +31,7 @@ class Replay:
         if self.graph is None and self.launched and self._recordable():
             with self.engine.last.device.capture() as graph:
                 for tape in self.tapes:
-                    tape.run()
+                    tape.record(self.engine.arms.branches)
             self.graph = graph
         if self.graph is not None:
             self.graph.replay()

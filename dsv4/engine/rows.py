@@ -110,6 +110,18 @@ class Rows:
         with self.tape.phase(name):
             yield
 
+    @contextmanager
+    def beside(self, number: int) -> Iterator[None]:
+        """Launches inside are a branch, which uses nothing of the other branches around it.
+
+        The library's products share one staged matrix, so with them everything is in order.
+        """
+        if self.library:
+            yield
+            return
+        with self.tape.branch(number):
+            yield
+
     def scalar_options(self) -> Mapping[str, int]:
         """Options of the key quantiser."""
         return {"clamp_only": int(self.arms.variant.value == "clamp-only")}

@@ -34,6 +34,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DSV4_DEVICE_GEMM": ("gemv", "cublas"),
     "DSV4_PREFILL_GEMM": ("library", "rows"),
     "DSV4_GRAPHS": ("auto", "on", "off"),
+    "DSV4_BRANCHES": ("off", "on"),
 }
 _NUMBERS: Final = (
     "DSV4_SPEC_DEPTH",
@@ -96,6 +97,7 @@ def resolve_arms(
         profile=profile,
         prefill_chunk=_whole(chosen, "DSV4_PREFILL_CHUNK", VERIFY_ROWS, 8192) or _PREFILL_CHUNK,
         graphs=graphs,
+        branches=_word(chosen, "DSV4_BRANCHES") == "on",
     )
 
 

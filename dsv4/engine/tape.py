@@ -1,9 +1,13 @@
-"""A sequence of launches, run at once or kept to be run many times."""
+"""A sequence of launches, run at once or kept to be run many times.
+
+Parts of it may be branches: what is asked for in one branch uses nothing that another one makes, so
+a recorded step may run them side by side. Launches that follow wait for all branches before them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +19,20 @@ from dsv4.spec import Kernel
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Addresses begin..end of an array, and whether it is written."""
+
+    begin: int
+    end: int
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One thing that a step does. host: it looks at values on the host, so no graph can hold it.
 
-    size_bytes: what it must read and write at least, by its kernel's declaration.
+    size_bytes: what it must read and write at least, by its kernel's declaration. branch: 0, or the
+    number of a branch. touched: where its arrays lie, and which of them it writes.
     """
 
     name: str
@@ -26,6 +40,8 @@ class Entry:
     run: Callable[[], None]
     host: bool
     size_bytes: int
+    branch: int = 0
+    touched: tuple[Span, ...] = ()
 
 
 @dataclass(slots=True)
@@ -41,17 +57,26 @@ class Tape:
     profile: str = "off"
     entries: list[Entry] = field(default_factory=list)
     _phase: str = ""
+    _branch: int = 0
 
     def launch(self, kernel: Kernel, *arrays: Any, **named: Any) -> None:
         """A kernel on these arrays. Errors: LaunchError when they do not fit."""
         prepared = kernel.prepare(*arrays, device=self.device, **named)
-        size = kernel.spec.work(prepared.shape).size_bytes if self.keep else 0
-        self._take(kernel.spec.name, prepared.run, size_bytes=size)
+        if not self.keep:
+            prepared.run()
+            return
+        size = kernel.spec.work(prepared.shape).size_bytes
+        touched = tuple(
+            self._span(prepared.arrays[a.name], a.role != "in") for a in kernel.spec.arrays
+        )
+        self._take(kernel.spec.name, prepared.run, size_bytes=size, touched=touched)
 
     def gemm(self, w: Any, x: Any, out: Any) -> None:
         """The library's product out = x w^T."""
         size = w.nbytes + x.nbytes + out.nbytes
-        self._take("gemm_bf16", lambda: self.device.gemm_bf16(w, x, out), size_bytes=size)
+        touched = (self._span(w, False), self._span(x, False), self._span(out, True))
+        run = lambda: self.device.gemm_bf16(w, x, out)  # noqa: E731
+        self._take("gemm_bf16", run, size_bytes=size, touched=touched)
 
     def receive(self, array: Any, source: Any, sender: Device) -> None:
         """A copy from another device."""
@@ -72,6 +97,35 @@ class Tape:
         finally:
             self._phase = before
 
+    @contextlib.contextmanager
+    def branch(self, number: int) -> Iterator[None]:
+        """What is asked for inside is that branch, from 1 on; a branch has no branches."""
+        assert number and not self._branch, "branches are numbered from 1 and do not nest"
+        self._branch = number
+        try:
+            yield
+        finally:
+            self._branch = 0
+
+    def record(self, beside: bool) -> None:
+        """Run what was kept inside a capture, which keeps branches side by side if asked to."""
+        begin = 0
+        if not beside:
+            self.run()
+            return
+        while begin < len(self.entries):
+            end = begin
+            if not self.entries[begin].branch:
+                self.entries[begin].run()
+                begin += 1
+                continue
+            branches: dict[int, list[Callable[[], None]]] = {}
+            while end < len(self.entries) and self.entries[end].branch:
+                branches.setdefault(self.entries[end].branch, []).append(self.entries[end].run)
+                end += 1
+            self.device.run_beside(list(branches.values()))
+            begin = end
+
     def run(self) -> None:
         """Run what was kept, in order."""
         if self.profile == "off":
@@ -87,13 +141,54 @@ class Tape:
                     end += 1
             begin = end
 
+    def _span(self, array: Any, written: bool) -> Span:
+        begin = self.device.address(array)
+        last = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
+        return Span(begin, begin + last + int(array.itemsize), written)
+
     def _take(
-        self, name: str, run: Callable[[], None], *, host: bool = False, size_bytes: int = 0
+        self,
+        name: str,
+        run: Callable[[], None],
+        *,
+        host: bool = False,
+        size_bytes: int = 0,
+        touched: tuple[Span, ...] = (),
     ) -> None:
         if self.keep:
-            self.entries.append(Entry(name, self._phase, run, host, size_bytes))
+            made = Entry(name, self._phase, run, host, size_bytes, self._branch, touched)
+            self.entries.append(made)
         else:
             run()
+
+
+def conflicts(entries: Sequence[Entry]) -> list[str]:
+    """Pairs of launches in branches beside each other of which one writes what the other uses."""
+    found, begin = [], 0
+    while begin < len(entries):
+        end = begin
+        while end < len(entries) and entries[end].branch:
+            end += 1
+        beside = entries[begin:end]
+        found += [
+            f"{a.name} of branch {a.branch} and {b.name} of branch {b.branch}"
+            for i, a in enumerate(beside)
+            for b in beside[i + 1 :]
+            if a.branch != b.branch and _meet(a, b)
+        ]
+        begin = max(end, begin + 1)
+    return found
+
+
+def _meet(a: Entry, b: Entry) -> bool:
+    """Whether two launches use an address that one of them writes."""
+    if a.host or b.host:
+        return True
+    return any(
+        (x.written or y.written) and x.begin < y.end and y.begin < x.end
+        for x in a.touched
+        for y in b.touched
+    )
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ are not kept are written again before anything reads them: committing is countin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -136,14 +136,21 @@ def verify_batch(
     `commit_verify` keeps a prefix. taps: its rows 0..T-1 are filled.
     Errors: StateError for a call out of order, too many rows, or tokens that do not fit.
     """
-    ids = _checked(engine, toks, state, vstate, taps)
-    with poisoning(vstate):
-        bound = _bound(engine, state, vstate, len(ids), taps)
-        send_control(engine, vstate.control, state.pos, ids)
-        out = _run(engine, bound, want_logits)
-    vstate.open = OpenRound(state, state.pos, len(ids))
-    state.open_rows = len(ids)
-    return out
+    fetch = engine.last.device.to_numpy
+    return VerifyOut(*_round(engine, toks, state, vstate, taps, want_logits, fetch))
+
+
+def verify_on_device(
+    engine: Engine,
+    toks: Sequence[int] | np.ndarray,
+    state: DecodeState,
+    vstate: VerifyState,
+    taps: Taps | None = None,
+    *,
+    want_logits: bool = False,
+) -> tuple[Any, Any]:
+    """What `verify_batch` says, as copies on the last stage: tokens i32 [T], logits or None."""
+    return _round(engine, toks, state, vstate, taps, want_logits, lambda array: array.copy())
 
 
 def commit_verify(engine: Engine, state: DecodeState, vstate: VerifyState, n_commit: int) -> None:
@@ -199,6 +206,27 @@ def _tapped_step(
         replay, result = _with_head(engine, bound, kind)
         replay.run()
         return engine.last.device.to_numpy(result)[0]
+
+
+def _round(
+    engine: Engine,
+    toks: Sequence[int] | np.ndarray,
+    state: DecodeState,
+    vstate: VerifyState,
+    taps: Taps | None,
+    want_logits: bool,
+    fetch: Callable[[Any], Any],
+) -> tuple[Any, Any]:
+    """A round, open afterwards: its tokens and its logits (None unless wanted), both fetched."""
+    ids = _checked(engine, toks, state, vstate, taps)
+    with poisoning(vstate):
+        bound = _bound(engine, state, vstate, len(ids), taps)
+        send_control(engine, vstate.control, state.pos, ids)
+        chosen, made = _run(engine, bound, want_logits)
+        out = fetch(chosen), None if made is None else fetch(made)
+    vstate.open = OpenRound(state, state.pos, len(ids))
+    state.open_rows = len(ids)
+    return out
 
 
 def _checked(
@@ -276,13 +304,15 @@ def _with_head(engine: Engine, bound: _Bound, kind: str) -> tuple[Replay, Any]:
     return bound.heads[kind]
 
 
-def _run(engine: Engine, bound: _Bound, want_logits: bool) -> VerifyOut:
-    """The round's tokens, by the device's rule for ties and NaN, and its logits if wanted."""
-    device = engine.last.device
+def _run(engine: Engine, bound: _Bound, want_logits: bool) -> tuple[Any, Any]:
+    """The round's tokens, by the device's rule for ties and NaN, and its logits if wanted.
+
+    Both lie in buffers that the next round writes.
+    """
     replay, result = _with_head(engine, bound, "logits" if want_logits else "greedy")
     replay.run()
     if not want_logits:
-        return VerifyOut(device.to_numpy(result), None)
+        return result, None
     chosen = bound.program.runs[-1].buffer("chosen", fmt=I32)
-    argmax.prepare(result, out=chosen, device=device).run()
-    return VerifyOut(device.to_numpy(chosen), device.to_numpy(result))
+    argmax.prepare(result, out=chosen, device=engine.last.device).run()
+    return chosen, result

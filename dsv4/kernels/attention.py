@@ -7,11 +7,11 @@ from dsv4.spec import (
     F32,
     F64,
     I32,
-    Arg,
     Dim,
     Format,
     Geometry,
     In,
+    Kernel,
     Out,
     Require,
     Scalar,
@@ -23,19 +23,23 @@ from dsv4.spec import (
 )
 
 HEADS = 8  # of one block
-CHUNK = 40  # present entries summed together
+CHUNK = 40  # present entries summed together; its builds and the engine take it from here
 
-_THREADS = 320
+_THREADS = CHUNK // 4 * 32  # a warp for four entries
 _LOGIT = "4*ceil(K/128) + 6"  # a lane's products, the fold of 32 lanes, the scale
 _REQUIRES = (
     Require("K % 4 == 0", because="rows are loaded 16 bytes at a time"),
-    Require("K <= 512", because="40 rows and 8 queries must fit the shared memory of a block"),
+    Require(
+        "K <= 512",
+        because=f"{CHUNK} rows and {HEADS} queries must fit the shared memory of a block",
+    ),
 )
 _INPUTS = (
     In("q", F32, "T H K", align=16),
     In("kv", F32, "N K", align=16),
     In("ids", I32, "T S", strided=True),
 )
+_LISTED = (Dim("H"), Dim("N"), Dim("S"), Stride("ids_stride", of="ids"), Scalar("scale", F32))
 
 
 def _chunks(s: Shape) -> int:
@@ -109,146 +113,90 @@ def _join(accumulator: Format) -> Within:
     )
 
 
-def _whole_arguments() -> tuple[Arg, ...]:
-    return (
-        *_INPUTS,
-        In("sink", F32, "H"),
-        Out("o", F32, "T H K", align=8),
-        Dim("H"),
-        Dim("N"),
-        Dim("S"),
-        Stride("ids_stride", of="ids"),
-        Scalar("scale", F32),
+def _constants(s: Shape) -> dict[str, int]:
+    return dict(DIM=s.K, CHUNK_ENTRIES=CHUNK)
+
+
+def _whole(name: str, sums: Format) -> Kernel:
+    """The whole list in one block, summed in that format."""
+    return kernel(
+        name=name,
+        family="attention",
+        summary=f"sink softmax over listed rows, in {sums.name}",
+        args=(
+            *_INPUTS,
+            In("sink", F32, "H"),
+            Out("o", F32, "T H K", align=8),
+            *_LISTED,
+        ),
+        constants=_constants,
+        geometry=lambda s: Geometry((s.T, -(-s.H // HEADS)), _THREADS, _shared_bytes(s)),
+        writes=dict(o=Tile(x=("T", 1), y=("H", HEADS))),
+        contract=dict(o=_softmax(sums)),
+        work=_work,
+        requires=_REQUIRES,
+        batch_invariant="T",
     )
 
 
-def _split_arguments(fmt: Format) -> tuple[Arg, ...]:
-    return (
-        *_INPUTS,
-        Out("power", fmt, f"T ceil(S/{CHUNK}) H"),
-        Out("total", fmt, f"T ceil(S/{CHUNK}) H"),
-        Out("value", fmt, f"T ceil(S/{CHUNK}) H K"),
-        Dim("H"),
-        Dim("N"),
-        Dim("S"),
-        Stride("ids_stride", of="ids"),
-        Scalar("scale", F32),
+def _split(name: str, sums: Format, whole: Kernel) -> Kernel:
+    """One chunk of the list a block."""
+    tile = Tile(x=(f"ceil(S/{CHUNK})", 1), y=("H", HEADS), z=("T", 1))
+    return kernel(
+        name=name,
+        family="attention",
+        summary=f"the sums of {whole.spec.name}, chunk by chunk of each list",
+        args=(
+            *_INPUTS,
+            Out("power", sums, f"T ceil(S/{CHUNK}) H"),
+            Out("total", sums, f"T ceil(S/{CHUNK}) H"),
+            Out("value", sums, f"T ceil(S/{CHUNK}) H K"),
+            *_LISTED,
+        ),
+        constants=_constants,
+        geometry=lambda s: Geometry(
+            (_chunks(s), -(-s.H // HEADS), s.T), _THREADS, _shared_bytes(s)
+        ),
+        writes=dict(power=tile, total=tile, value=tile),
+        contract=dict(
+            power=_partial(sums, "0"), total=_partial(sums, "6"), value=_partial(sums, f"{CHUNK}")
+        ),
+        work=_split_work(sums.size_bytes),
+        requires=_REQUIRES,
+        batch_invariant="T",
     )
 
 
-def _join_arguments(fmt: Format) -> tuple[Arg, ...]:
-    return (
-        In("power", fmt, "T B H"),
-        In("total", fmt, "T B H"),
-        In("value", fmt, "T B H K"),
-        In("sink", F32, "H"),
-        Out("o", F32, "T H K", align=16),
-        Dim("B"),
-        Dim("H"),
+def _joined(name: str, sums: Format, split: Kernel, whole: Kernel) -> Kernel:
+    """The chunks of a list together."""
+    return kernel(
+        name=name,
+        family="attention",
+        summary=f"the chunks of {split.spec.name} together: the bytes of {whole.spec.name}",
+        args=(
+            In("power", sums, "T B H"),
+            In("total", sums, "T B H"),
+            In("value", sums, "T B H K"),
+            In("sink", F32, "H"),
+            Out("o", F32, "T H K", align=16),
+            Dim("B"),
+            Dim("H"),
+        ),
+        constants=_constants,
+        geometry=lambda s: Geometry((s.T, s.H), 128),
+        writes=dict(o=Tile(x=("T", 1), y=("H", 1))),
+        contract=dict(o=_join(sums)),
+        work=_join_work(sums.size_bytes),
+        requires=_REQUIRES,
+        batch_invariant="T",
     )
 
 
-def _whole_geometry(s: Shape) -> Geometry:
-    return Geometry((s.T, -(-s.H // HEADS)), _THREADS, _shared_bytes(s))
-
-
-def _split_geometry(s: Shape) -> Geometry:
-    return Geometry((_chunks(s), -(-s.H // HEADS), s.T), _THREADS, _shared_bytes(s))
-
-
-def _join_geometry(s: Shape) -> Geometry:
-    return Geometry((s.T, s.H), 128)
-
-
-_SPLIT_WRITES = {
-    name: Tile(x=(f"ceil(S/{CHUNK})", 1), y=("H", HEADS), z=("T", 1))
-    for name in ("power", "total", "value")
-}
-
-attention_sink = kernel(
-    name="attention_sink",
-    family="attention",
-    summary="sink softmax over listed rows, in f64",
-    args=_whole_arguments(),
-    constants=lambda s: dict(DIM=s.K),
-    geometry=_whole_geometry,
-    writes=dict(o=Tile(x=("T", 1), y=("H", HEADS))),
-    contract=dict(o=_softmax(F64)),
-    work=_work,
-    requires=_REQUIRES,
-    batch_invariant="T",
-)
-
-attention_sink_f32 = kernel(
-    name="attention_sink_f32",
-    family="attention",
-    summary="sink softmax over listed rows, in f32",
-    args=_whole_arguments(),
-    constants=lambda s: dict(DIM=s.K),
-    geometry=_whole_geometry,
-    writes=dict(o=Tile(x=("T", 1), y=("H", HEADS))),
-    contract=dict(o=_softmax(F32)),
-    work=_work,
-    requires=_REQUIRES,
-    batch_invariant="T",
-)
-
-attention_sink_split = kernel(
-    name="attention_sink_split",
-    family="attention",
-    summary="the sums of attention_sink, chunk by chunk of each list",
-    args=_split_arguments(F64),
-    constants=lambda s: dict(DIM=s.K),
-    geometry=_split_geometry,
-    writes=_SPLIT_WRITES,
-    contract=dict(
-        power=_partial(F64, "0"), total=_partial(F64, "6"), value=_partial(F64, f"{CHUNK}")
-    ),
-    work=_split_work(8),
-    requires=_REQUIRES,
-    batch_invariant="T",
-)
-
-attention_sink_split_f32 = kernel(
-    name="attention_sink_split_f32",
-    family="attention",
-    summary="the sums of attention_sink_f32, chunk by chunk of each list",
-    args=_split_arguments(F32),
-    constants=lambda s: dict(DIM=s.K),
-    geometry=_split_geometry,
-    writes=_SPLIT_WRITES,
-    contract=dict(
-        power=_partial(F32, "0"), total=_partial(F32, "6"), value=_partial(F32, f"{CHUNK}")
-    ),
-    work=_split_work(4),
-    requires=_REQUIRES,
-    batch_invariant="T",
-)
-
-attention_sink_join = kernel(
-    name="attention_sink_join",
-    family="attention",
-    summary="the chunks of attention_sink_split together: the bytes of attention_sink",
-    args=_join_arguments(F64),
-    constants=lambda s: dict(DIM=s.K),
-    geometry=_join_geometry,
-    writes=dict(o=Tile(x=("T", 1), y=("H", 1))),
-    contract=dict(o=_join(F64)),
-    work=_join_work(8),
-    requires=_REQUIRES,
-    batch_invariant="T",
-)
-
-attention_sink_join_f32 = kernel(
-    name="attention_sink_join_f32",
-    family="attention",
-    summary="the chunks of attention_sink_split_f32 together: the bytes of attention_sink_f32",
-    args=_join_arguments(F32),
-    constants=lambda s: dict(DIM=s.K),
-    geometry=_join_geometry,
-    writes=dict(o=Tile(x=("T", 1), y=("H", 1))),
-    contract=dict(o=_join(F32)),
-    work=_join_work(4),
-    requires=_REQUIRES,
-    batch_invariant="T",
+attention_sink = _whole("attention_sink", F64)
+attention_sink_f32 = _whole("attention_sink_f32", F32)
+attention_sink_split = _split("attention_sink_split", F64, attention_sink)
+attention_sink_split_f32 = _split("attention_sink_split_f32", F32, attention_sink_f32)
+attention_sink_join = _joined("attention_sink_join", F64, attention_sink_split, attention_sink)
+attention_sink_join_f32 = _joined(
+    "attention_sink_join_f32", F32, attention_sink_split_f32, attention_sink_f32
 )

@@ -8,11 +8,13 @@ from dsv4.spec import (
     I32,
     I64,
     UE8M0,
+    Arg,
     Dim,
     Exact,
     Geometry,
     In,
     InOut,
+    Kernel,
     Out,
     Tile,
     Work,
@@ -43,45 +45,45 @@ dequant_fp8_block = kernel(
     ),
 )
 
-dequant_mxfp4 = kernel(
-    name="dequant_mxfp4",
-    family="dequant",
-    summary="packed e2m1 codes times a ue8m0 scale per 32, to bf16",
-    args=[
-        In("codes", E2M1X2, "N K/2", align=4),
-        In("scales", UE8M0, "N K/32"),
-        Out("y", BF16, "N K", align=16),
-        InOut("inexact", I32, "1"),
-        Dim("N"),
-        Dim("K"),
-    ],
-    geometry=lambda s: Geometry(grid=(s.N, -(-s.K // 2048)), block=256),
-    writes=dict(y=Tile(x=("N", 1), y=("K", 2048))),
-    contract=dict(y=_ONE_ROUNDING, inexact=_COUNT),
-    work=lambda s: Work(
-        read=s.N * s.K // 2 + s.N * s.K // 32, write=2 * s.N * s.K, flops=s.N * s.K
-    ),
+
+def _fp4(name: str, summary: str, group: int, *scales: Arg) -> Kernel:
+    """Packed e2m1 codes times a scale for each group of a row, and any further scales."""
+    return kernel(
+        name=name,
+        family="dequant",
+        summary=summary,
+        args=[
+            In("codes", E2M1X2, "N K/2", align=4),
+            *scales,
+            Out("y", BF16, "N K", align=16),
+            InOut("inexact", I32, "1"),
+            Dim("N"),
+            Dim("K"),
+        ],
+        geometry=lambda s: Geometry(grid=(s.N, -(-s.K // 2048)), block=256),
+        writes=dict(y=Tile(x=("N", 1), y=("K", 2048))),
+        contract=dict(y=_ONE_ROUNDING, inexact=_COUNT),
+        work=lambda s: Work(
+            read=s.N * s.K // 2 + s.N * s.K // group,
+            write=2 * s.N * s.K,
+            flops=len(scales) * s.N * s.K,
+        ),
+    )
+
+
+dequant_mxfp4 = _fp4(
+    "dequant_mxfp4",
+    "packed e2m1 codes times a ue8m0 scale per 32, to bf16",
+    32,
+    In("scales", UE8M0, "N K/32"),
 )
 
-dequant_nvfp4 = kernel(
-    name="dequant_nvfp4",
-    family="dequant",
-    summary="packed e2m1 codes times an e4m3 scale per 16 times one f32 scale, to bf16",
-    args=[
-        In("codes", E2M1X2, "N K/2", align=4),
-        In("scales", E4M3, "N K/16"),
-        In("scale2", F32, "1"),
-        Out("y", BF16, "N K", align=16),
-        InOut("inexact", I32, "1"),
-        Dim("N"),
-        Dim("K"),
-    ],
-    geometry=lambda s: Geometry(grid=(s.N, -(-s.K // 2048)), block=256),
-    writes=dict(y=Tile(x=("N", 1), y=("K", 2048))),
-    contract=dict(y=_ONE_ROUNDING, inexact=_COUNT),
-    work=lambda s: Work(
-        read=s.N * s.K // 2 + s.N * s.K // 16, write=2 * s.N * s.K, flops=2 * s.N * s.K
-    ),
+dequant_nvfp4 = _fp4(
+    "dequant_nvfp4",
+    "packed e2m1 codes times an e4m3 scale per 16 times one f32 scale, to bf16",
+    16,
+    In("scales", E4M3, "N K/16"),
+    In("scale2", F32, "1"),
 )
 
 dequant_ue8m0 = kernel(

@@ -6,11 +6,14 @@ from dsv4.spec import (
     I32,
     I64,
     U8,
+    Arg,
     Dim,
     Exact,
+    Format,
     Geometry,
     In,
     InOut,
+    Kernel,
     Out,
     Require,
     Scalar,
@@ -35,28 +38,26 @@ movement_embed = kernel(
     batch_invariant="T",
 )
 
-movement_gather = kernel(
-    name="movement_gather",
-    family="movement",
-    summary="bf16 rows picked by id",
-    args=[In("x", BF16, "S D"), In("ids", I32, "A"), Out("y", BF16, "A D"), Dim("S"), Dim("D")],
-    geometry=lambda s: Geometry(grid=s.A, block=256),
-    writes=dict(y=Tile(x=("A", 1))),
-    contract=dict(y=_COPY),
-    work=lambda s: Work(read=2 * min(s.A, s.S) * s.D + 4 * s.A, write=2 * s.A * s.D),
-    batch_invariant="A",
-)
 
-movement_gather_bytes = kernel(
-    name="movement_gather_bytes",
-    family="movement",
-    summary="rows of bytes picked by id: codes, or scales seen as bytes",
-    args=[In("x", U8, "S D"), In("ids", I32, "A"), Out("y", U8, "A D"), Dim("S"), Dim("D")],
-    geometry=lambda s: Geometry(grid=s.A, block=256),
-    writes=dict(y=Tile(x=("A", 1))),
-    contract=dict(y=_COPY),
-    work=lambda s: Work(read=min(s.A, s.S) * s.D + 4 * s.A, write=s.A * s.D),
-    batch_invariant="A",
+def _gather(name: str, summary: str, fmt: Format) -> Kernel:
+    """Rows of that format picked by id."""
+    size = fmt.size_bytes
+    return kernel(
+        name=name,
+        family="movement",
+        summary=summary,
+        args=[In("x", fmt, "S D"), In("ids", I32, "A"), Out("y", fmt, "A D"), Dim("S"), Dim("D")],
+        geometry=lambda s: Geometry(grid=s.A, block=256),
+        writes=dict(y=Tile(x=("A", 1))),
+        contract=dict(y=_COPY),
+        work=lambda s: Work(read=size * min(s.A, s.S) * s.D + 4 * s.A, write=size * s.A * s.D),
+        batch_invariant="A",
+    )
+
+
+movement_gather = _gather("movement_gather", "bf16 rows picked by id", BF16)
+movement_gather_bytes = _gather(
+    "movement_gather_bytes", "rows of bytes picked by id: codes, or scales seen as bytes", U8
 )
 
 movement_gather_row = kernel(
@@ -77,25 +78,26 @@ movement_gather_row = kernel(
     requires=(Require("0 <= slot and slot < A", because="the slot must be one of the ids"),),
 )
 
-movement_scatter = kernel(
-    name="movement_scatter",
-    family="movement",
-    summary="f32 rows written to distinct ids",
-    args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", F32, "S D"), Dim("S"), Dim("D")],
-    geometry=lambda s: Geometry(grid=s.A, block=256),
-    contract=dict(y=_COPY),
-    work=lambda s: Work(read=4 * s.A * s.D + 4 * s.A, write=4 * s.A * s.D),
-)
 
-movement_scatter_add = kernel(
-    name="movement_scatter_add",
-    family="movement",
-    summary="f32 rows added to distinct ids",
-    args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", F32, "S D"), Dim("S"), Dim("D")],
-    geometry=lambda s: Geometry(grid=s.A, block=256),
-    contract=dict(y=_SUM),
-    work=lambda s: Work(read=8 * s.A * s.D + 4 * s.A, write=4 * s.A * s.D, flops=s.A * s.D),
-)
+def _scatter(name: str, summary: str, adds: bool) -> Kernel:
+    """f32 rows that go to distinct ids; those that are added are read there first."""
+    return kernel(
+        name=name,
+        family="movement",
+        summary=summary,
+        args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", F32, "S D"), Dim("S"), Dim("D")],
+        geometry=lambda s: Geometry(grid=s.A, block=256),
+        contract=dict(y=_SUM if adds else _COPY),
+        work=lambda s: Work(
+            read=(8 if adds else 4) * s.A * s.D + 4 * s.A,
+            write=4 * s.A * s.D,
+            flops=s.A * s.D if adds else 0,
+        ),
+    )
+
+
+movement_scatter = _scatter("movement_scatter", "f32 rows written to distinct ids", adds=False)
+movement_scatter_add = _scatter("movement_scatter_add", "f32 rows added to distinct ids", adds=True)
 
 movement_add = kernel(
     name="movement_add",
@@ -109,30 +111,35 @@ movement_add = kernel(
     batch_invariant="N",
 )
 
-movement_take = kernel(
-    name="movement_take",
-    family="movement",
-    summary="a window of columns out of wider rows",
-    args=[In("x", F32, "T S"), Out("y", F32, "T C"), Dim("S"), Dim("C"), Scalar("offset", I32)],
-    geometry=lambda s: Geometry(grid=s.T, block=256),
-    writes=dict(y=Tile(x=("T", 1))),
-    contract=dict(y=_COPY),
-    work=lambda s: Work(read=4 * s.T * s.C, write=4 * s.T * s.C),
-    requires=(_INSIDE,),
-    batch_invariant="T",
+
+def _window(name: str, summary: str, *arrays: Arg) -> Kernel:
+    """A window of C columns, `offset` into rows of S."""
+    return kernel(
+        name=name,
+        family="movement",
+        summary=summary,
+        args=[*arrays, Dim("S"), Dim("C"), Scalar("offset", I32)],
+        geometry=lambda s: Geometry(grid=s.T, block=256),
+        writes=dict(y=Tile(x=("T", 1))),
+        contract=dict(y=_COPY),
+        work=lambda s: Work(read=4 * s.T * s.C, write=4 * s.T * s.C),
+        requires=(_INSIDE,),
+        batch_invariant="T",
+    )
+
+
+movement_take = _window(
+    "movement_take",
+    "a window of columns out of wider rows",
+    In("x", F32, "T S"),
+    Out("y", F32, "T C"),
 )
 
-movement_place = kernel(
-    name="movement_place",
-    family="movement",
-    summary="columns written into a window of wider rows",
-    args=[In("x", F32, "T C"), InOut("y", F32, "T S"), Dim("S"), Dim("C"), Scalar("offset", I32)],
-    geometry=lambda s: Geometry(grid=s.T, block=256),
-    writes=dict(y=Tile(x=("T", 1))),
-    contract=dict(y=_COPY),
-    work=lambda s: Work(read=4 * s.T * s.C, write=4 * s.T * s.C),
-    requires=(_INSIDE,),
-    batch_invariant="T",
+movement_place = _window(
+    "movement_place",
+    "columns written into a window of wider rows",
+    In("x", F32, "T C"),
+    InOut("y", F32, "T S"),
 )
 
 movement_repeat = kernel(

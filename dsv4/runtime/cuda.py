@@ -77,6 +77,7 @@ class CudaDevice:
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
         self._blas = Blas(index)
+        self._beside: list[Any] = []
         self._builds: dict[tuple[Path, frozenset[tuple[str, int]]], _Stamped] = {}
 
     def empty(self, shape: Sequence[int], fmt: Format) -> Any:
@@ -206,6 +207,25 @@ class CudaDevice:
                         stream.end_capture()
                     raise
                 held.graph = CudaGraph(stream.end_capture(), stream)
+
+    def run_beside(self, branches: Sequence[Sequence[Callable[[], None]]]) -> None:
+        """Run the first branch on the current stream and the others on streams beside it."""
+        with self._device:
+            while len(self._beside) < len(branches) - 1:
+                self._beside.append(cupy.cuda.Stream(non_blocking=True))
+            current = cupy.cuda.get_current_stream()
+            begun = current.record(cupy.cuda.Event(disable_timing=True))
+            ends = []
+            for stream, branch in zip(self._beside, branches[1:], strict=False):
+                with stream:
+                    stream.wait_event(begun)
+                    for run in branch:
+                        run()
+                    ends.append(stream.record(cupy.cuda.Event(disable_timing=True)))
+            for run in branches[0]:
+                run()
+            for end in ends:
+                current.wait_event(end)
 
     def gemm_bf16(self, w: Any, x: Any, out: Any) -> None:
         """out[m, n] = x[m, k] w[n, k]^T through cuBLAS, bf16 in, f32 accumulation and result."""

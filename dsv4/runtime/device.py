@@ -81,6 +81,13 @@ class Device(Protocol):
     def capture(self) -> contextlib.AbstractContextManager[Graph]:
         """Record launches inside the `with` instead of running them; replay afterwards."""
 
+    def run_beside(self, branches: Sequence[Sequence[Callable[[], None]]]) -> None:
+        """Run each branch in order, branches side by side where the backend can.
+
+        All start after what was sent before; what is sent next waits for all. No branch may use
+        what another one writes.
+        """
+
     def gemm_bf16(self, w: Any, x: Any, out: Any) -> None:
         """out[m, n] = x[m, k] w[n, k]^T, bf16 in, f32 accumulation and result (library GEMM)."""
 

@@ -152,6 +152,12 @@ class HostDevice:
         finally:
             self._recording = None
 
+    def run_beside(self, branches: Sequence[Sequence[Callable[[], None]]]) -> None:
+        """Run the branches one after the other, the last one first: none may need another."""
+        for branch in reversed(branches):
+            for run in branch:
+                run()
+
     def gemm_bf16(self, w: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
         """out[m, n] = x[m, k] w[n, k]^T from bf16 bits, as a NumPy float32 product."""
 

@@ -30,6 +30,7 @@ class Launch:
     shape: Shape
     geometry: Geometry
     constants: Mapping[str, int]
+    arrays: Mapping[str, Any]
     run: Callable[[], None]
 
 
@@ -46,7 +47,7 @@ def prepare(spec: KernelSpec, *inputs: Any, device: Device | None = None, **name
     constants = dict(spec.constants(shape))
     values = [_value(spec, a, arrays, shape) for a in spec.args]
     run = device.bind(spec, constants, geometry, values)
-    return Launch(spec, shape, geometry, constants, run)
+    return Launch(spec, shape, geometry, constants, arrays, run)
 
 
 def geometry_of(spec: KernelSpec, shape: Shape) -> Geometry:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4.errors import CompileError, DeviceError
+from dsv4.runtime.elf import taken
 from dsv4.runtime.sources import cuda_root, digest, include_closure
 
 # No contraction, no flush-to-zero, accurate division and square root: the same bits as the CPU.
@@ -56,8 +57,21 @@ class Cubin:
     cached: bool
 
     def resources(self) -> dict[str, Resources]:
-        """Registers, shared memory and spills by symbol."""
-        return _parse_resources(self.log)
+        """Registers, shared memory and spills by symbol.
+
+        Only the assembler's log tells spills from other stack; where several kernels were assembled
+        side by side and it does not, the whole stack counts as spilled.
+        """
+        spilled = _spills(self.log)
+        return {
+            symbol: Resources(
+                used.registers,
+                used.shared_bytes,
+                used.stack_bytes,
+                spilled.get((symbol, used.stack_bytes), used.stack_bytes),
+            )
+            for symbol, used in taken(self.path.read_bytes()).items()
+        }
 
     def warnings(self) -> list[str]:
         """Compiler warnings, one line each."""
@@ -179,21 +193,13 @@ def _failure(
     )
 
 
-def _parse_resources(log: str) -> dict[str, Resources]:
-    found: dict[str, Resources] = {}
-    name, spill, stack = "", 0, 0
-    for line in log.splitlines():
-        # Kernels may be assembled side by side: then only the properties say whose lines follow.
-        if match := re.search(r"(?:entry function|Function properties for) '?(\w+)", line):
-            name, spill, stack = match[1], 0, 0
-        elif match := re.search(
-            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
-        ):
-            stack, spill = int(match[1]), int(match[2]) + int(match[3])
-        elif name and (match := re.search(r"Used (\d+) registers", line)):
-            shared = re.search(r"(\d+) bytes smem", line)
-            found[name] = Resources(int(match[1]), int(shared[1]) if shared else 0, stack, spill)
-    return found
+def _spills(log: str) -> dict[tuple[str, int], int]:
+    """Bytes stored and loaded by spills, by kernel and stack, of lines that stand together."""
+    pattern = (
+        r"Function properties for '?(\w+)'?\n[^\n]*?(\d+) bytes stack frame,"
+        r" (\d+) bytes spill stores, (\d+) bytes spill loads"
+    )
+    return {(m[1], int(m[2])): int(m[3]) + int(m[4]) for m in re.finditer(pattern, log)}
 
 
 def _sha256(data: bytes) -> str:

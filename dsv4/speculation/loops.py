@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+import sys
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from dsv4.speculation.draft_model import DraftModel
@@ -79,10 +80,12 @@ def generate_dense(
     eos: Container[int] = (),
     switches: Switches | None = None,
     sampler: Sampler | None = None,
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> Generation:
     """As `generate`, greedy, always harvesting rows 1.. with a window of at most 8 rows.
 
-    The scaling switch multiplies the block's embeddings by the root of their width here.
+    The scaling switch multiplies the block's embeddings by the root of their width here. tell:
+    where the lines of the debugging switch go, one a round.
     """
     if drafter.config.is_dflash2:
         raise refuse("dense-dflash2", "the dense loop", "a DFlash2 drafter", "use generate")
@@ -97,6 +100,7 @@ def generate_dense(
         policy=WindowPolicy(),
         cap=window_cap(setup.switches.verify_t, _DENSE_CAP, drafter.config.block_size),
         noise_scale=math.sqrt(drafter.config.hidden) if scaled else 1.0,
+        tell=tell if setup.switches.debug else None,
     )
     return _loop(setup, prompt, max_new, eos)
 
@@ -116,11 +120,16 @@ def plain(
     return out
 
 
+def positions_needed(block_size: int, prompt: Sequence[int], max_new: int) -> int:
+    """Positions of a run's caches: prompt, answer, a block, and some room."""
+    return len(prompt) + max_new + block_size + _ROOM
+
+
 def _context(drafter: DraftModel, prompt: Sequence[int], max_new: int) -> int:
     c = drafter.config
     if max_new < 0:
         raise refuse("value", "max_new", str(max_new), "ask for 0 tokens or more")
-    needed = len(prompt) + max_new + c.block_size + _ROOM
+    needed = positions_needed(c.block_size, prompt, max_new)
     if c.context_limit is not None and needed > c.context_limit:
         raise refuse(
             "context-window",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from dsv4.errors import StateError
 from dsv4.speculation.accept import accept_prefix, accept_sampled
+from dsv4.speculation.admission import admit
 from dsv4.speculation.draft_model import DraftModel
 from dsv4.speculation.harvest import Harvest
 from dsv4.speculation.refusals import refuse
@@ -28,7 +29,7 @@ INGEST_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What stays the same over a run."""
+    """What stays the same over a run. tell: is told of every round, in a line."""
 
     target: SpecTarget
     drafter: DraftModel
@@ -40,6 +41,7 @@ class Setup:
     cap: int
     max_ctx: int
     noise_scale: float = 1.0
+    tell: Callable[[str], None] | None = None
 
     @property
     def n_drafts(self) -> int:
@@ -89,67 +91,6 @@ class _Played:
     out: VerifyOut
     taps: Any
     choices: Any = field(default=None)
-
-
-def admit(
-    target: SpecTarget,
-    drafter: DraftModel,
-    prompt: Sequence[int],
-    switches: Switches,
-    sampling: SpecSampling | None,
-) -> tuple[Harvest, WindowPolicy]:
-    """The harvest and policy of a pair. Errors: DrafterRefusal when they do not fit each other."""
-    c = drafter.config
-    if not len(prompt):
-        raise refuse("prompt-empty", "a speculative run", "an empty prompt", "give it a token")
-    if target.rollback_kind not in ("kv", "hybrid"):
-        raise refuse(
-            "gemma-target",
-            "a speculative run",
-            f"a target that rolls back by {target.rollback_kind!r}",
-            "use a target that rolls back by kv or hybrid",
-        )
-    if c.hidden != target.hidden:
-        raise refuse(
-            "hidden-mismatch",
-            "a speculative run",
-            f"a drafter of width {c.hidden}, a target of {target.hidden}",
-            "use the target that the drafter was trained for",
-        )
-    if c.mask_token_id >= target.vocab:
-        raise refuse(
-            "mask-id",
-            "a speculative run",
-            f"mask token {c.mask_token_id} of {target.vocab} tokens",
-            "use the target that the drafter was trained for",
-        )
-    outside = [i for i in prompt if not 0 <= i < target.vocab]
-    if outside:
-        raise refuse(
-            "value",
-            "a prompt",
-            f"token {outside[0]} of {target.vocab}",
-            "tokens are ids of the target's vocabulary",
-        )
-    policy = WindowPolicy.resolve(switches, drafter.has_confidence)
-    if policy.is_confidence and not drafter.has_confidence:
-        raise refuse(
-            "confidence-missing",
-            f"window policy {policy.kind}",
-            "a drafter without a confidence head",
-            "unset DSV4_DSPARK_VT",
-        )
-    if sampling is not None and switches.gate:
-        raise refuse(
-            "gate-sampled",
-            "DSV4_DSPARK_CKPT_GATE=1",
-            "a sampled run",
-            "unset it, or run greedily",
-        )
-    harvest = Harvest.for_draft(c, switches)
-    if harvest.n_drafts(c.block_size) < 1:
-        raise refuse("value", "block_size", str(c.block_size), "a block has a draft")
-    return harvest, policy
 
 
 def open_run(setup: Setup, prompt: Sequence[int]) -> Run:
@@ -243,13 +184,13 @@ def _play(run: Run) -> Round:
         with _tapped(s, run.cache, vt) as taps:
             want = "logits" if s.sampled else "argmax"
             ckpt = s.switches.ckpt or s.switches.gate
-            out = target.verify(ids, start, run.cache, want=want, ckpt=ckpt)
+            graph = s.switches.verify_graph
+            out = target.verify(ids, start, run.cache, want=want, ckpt=ckpt, graph=graph)
         if drafts is None:
             drafts = [int(t) for t in drafter.to_host(chain)[1:]]
         choices = None
         if s.sampling is not None:
-            if proposal is None:
-                raise refuse("internal", "a sampled round", "no proposal", "this is a bug")
+            assert proposal is not None, "_propose gave one"
             accepted, after = accept_sampled(
                 out.logits, proposal, vt, s.sampling, run.counters, s.sampler
             )
@@ -258,9 +199,19 @@ def _play(run: Run) -> Round:
             accepted = accept_prefix([run.last, *drafts], choices)
             after = choices[accepted]
     done = Round(start, run.last, tuple(drafts), vt, accepted, after)
+    if s.tell is not None:
+        s.tell(_told(done, drafter.to_host(noise[:2]), choices))
     run.stats.rounds.append(done)
     run.pending = _Played(done, snap, out, taps, choices)
     return done
+
+
+def _told(done: Round, noise: np.ndarray, choices: Sequence[int] | None) -> str:
+    norms = " ".join(f"{float(np.linalg.norm(row)):.6g}" for row in noise)
+    return (
+        f"round at {done.start}: noise norms {norms}, drafts {list(done.drafts)},"
+        f" verified {list(choices or ())}, kept {done.keep}"
+    )
 
 
 def _propose(
@@ -272,6 +223,8 @@ def _propose(
         proposal, stash = drafter.propose_sampled(
             logits, rows, run.last, s.sampling, run.counters, s.sampler
         )
+        if proposal is None:
+            raise refuse("internal", "a sampled round", "no proposal", "this is a bug")
         return list(proposal.tokens), proposal, None, stash
     if drafter.config.is_dflash2:
         return drafter.propose_greedy(logits, rows, run.last), None, None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,20 @@ import numpy as np
 from dsv4.kernels.argmax import argmax
 from dsv4.kernels.island_dots import island_dots_bf16_f32
 from dsv4.kernels.lm_head import lm_head_f32
-from dsv4.kernels.movement import movement_add, movement_embed
+from dsv4.kernels.movement import (
+    movement_add,
+    movement_embed,
+    movement_place,
+    movement_scatter,
+    movement_take,
+)
 from dsv4.kernels.quant_linear import quant_linear_q4, quant_linear_q8
 from dsv4.kernels.rms_norm import rms_norm
 from dsv4.kernels.rope_neox import rope_neox
 from dsv4.kernels.swiglu import swiglu
 from dsv4.runtime.device import Device
 from dsv4.runtime.launch import prepare
-from dsv4.spec import BF16, F32, I32, Kernel
+from dsv4.spec import BF16, F32, I32, Format, Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +41,34 @@ class WeightMatrix:
     scales: Any = None
 
 
+@dataclass(slots=True)
+class Held:
+    """Arrays that are made once and come again in the same order after each `rewind`."""
+
+    arrays: list[Any] = field(default_factory=list)
+    taken: int = 0
+
+    def rewind(self) -> None:
+        """Begin with the first one again."""
+        self.taken = 0
+
+    def take(self, device: Device, shape: Sequence[int], fmt: Format) -> Any:
+        """The next array, made when there is none yet."""
+        if self.taken == len(self.arrays):
+            self.arrays.append(device.empty(shape, fmt))
+        self.taken += 1
+        return self.arrays[self.taken - 1]
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """Launches on one device. Every product adds in an order that does not depend on its rows."""
+    """Launches on one device. Every product adds in an order that does not depend on its rows.
+
+    held: where results lie, when the same launches will be made again; None for new arrays.
+    """
 
     device: Device
+    held: Held | None = None
 
     def run(self, kernel: Kernel, *inputs: Any, **named: Any) -> None:
         """One checked launch."""
@@ -47,7 +76,7 @@ class Ops:
 
     def empty(self, *shape: int) -> Any:
         """An uninitialised f32 array."""
-        return self.device.empty(shape, F32)
+        return self._result(shape, F32)
 
     def zeros(self, *shape: int) -> Any:
         """An f32 array of zeros."""
@@ -117,9 +146,31 @@ class Ops:
 
     def argmax(self, rows: Any, out: Any = None) -> Any:
         """The first largest element's index of every row, i32 on the device."""
-        out = self.device.empty((len(rows),), I32) if out is None else out
+        out = self._result((len(rows),), I32) if out is None else out
         self.run(argmax, rows, out=out)
         return out
+
+    def columns(self, x: Any, first: int, count: int) -> Any:
+        """Some columns of wider rows, without gaps. [T,S] -> [T,C]."""
+        if first == 0 and count == x.shape[1]:
+            return x
+        y = self.empty(len(x), count)
+        self.run(movement_take, x, out=y, offset=first)
+        return y
+
+    def put(self, rows: Any, into: Any, at: Any) -> None:
+        """Rows [T,...] written over those of [S,...] at i32 places on the device."""
+        flat = into.reshape(len(into), -1)
+        self.run(movement_scatter, rows.reshape(len(rows), -1), at, y=flat)
+
+    def place(self, x: Any, into: Any, first: int) -> None:
+        """x [T,C] written over columns first.. of wider rows [T,S]."""
+        self.run(movement_place, x, y=into, offset=first)
+
+    def _result(self, shape: Sequence[int], fmt: Format) -> Any:
+        if self.held is None:
+            return self.device.empty(shape, fmt)
+        return self.held.take(self.device, shape, fmt)
 
 
 def bf16_matrix(ops: Ops, bits: np.ndarray) -> WeightMatrix:

@@ -8,21 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from dsv4.checkpoint.made import MadeTensors, opened
 from dsv4.checkpoint.reader import Checkpoint
 from dsv4.drafters.quant import bf16_to_f32
 from dsv4.runtime.device import Device
 from dsv4.speculation.refusals import refuse
 from dsv4.targets.config import TargetConfig, target_config
 from dsv4.targets.layers import Ops, WeightMatrix, bf16_matrix
-from dsv4.targets.qwen3 import AttentionWeights, DenseWeights, QwenTarget, TargetLayer
+from dsv4.targets.qwen3 import QwenTarget
 from dsv4.targets.qwen_hybrid import LinearWeights, RoutedWeights
+from dsv4.targets.weights import AttentionWeights, DenseWeights, TargetLayer
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
     """Stored tensors by name, checked against the shape that the configuration implies."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | MadeTensors
     ops: Ops
 
     def has(self, name: str) -> bool:
@@ -57,17 +59,26 @@ class TensorSource:
         return stored if stored.dtype == np.float32 else bf16_to_f32(stored)
 
 
-def load_target(folder: Path, device: Device) -> QwenTarget:
-    """The target of a folder. Errors: Refusal naming the rule that its files break."""
-    with Checkpoint.open(folder) as checkpoint:
+def load_target(
+    folder: Path | MadeTensors, device: Device, *, host_embedding: bool = False
+) -> QwenTarget:
+    """The target of a folder, or made. Errors: Refusal naming the rule that its files break.
+
+    host_embedding: embedding rows are looked up on the host; a head that shares them stays.
+    """
+    with opened(folder) as checkpoint:
         content, _ = checkpoint.config()
-        return build_target(target_config(content), TensorSource(checkpoint, Ops(device)))
+        source = TensorSource(checkpoint, Ops(device))
+        return build_target(target_config(content), source, host_embedding=host_embedding)
 
 
-def build_target(c: TargetConfig, source: TensorSource) -> QwenTarget:
+def build_target(
+    c: TargetConfig, source: TensorSource, *, host_embedding: bool = False
+) -> QwenTarget:
     """The target of a configuration and its tensors."""
     ops, at = source.ops, c.prefix
-    table = ops.bits(source.bits(f"{at}embed_tokens.weight", (c.vocab, c.hidden), ("BF16",)))
+    stored = source.bits(f"{at}embed_tokens.weight", (c.vocab, c.hidden), ("BF16",))
+    table = None if host_embedding and not c.tied else ops.bits(stored)
     if c.tied:
         head = WeightMatrix("bf16", c.vocab, c.hidden, table)
     else:
@@ -75,7 +86,9 @@ def build_target(c: TargetConfig, source: TensorSource) -> QwenTarget:
     layers = tuple(_layer(c, source, i) for i in range(len(c.kinds)))
     linear = [i for i, kind in enumerate(c.kinds) if kind == "linear"]
     final = _gain(c, source, f"{at}norm.weight", c.hidden)
-    return QwenTarget(c, ops, table, head, final, layers, {i: n for n, i in enumerate(linear)})
+    index = {i: n for n, i in enumerate(linear)}
+    host_table = np.array(stored) if host_embedding else None
+    return QwenTarget(c, ops, table, head, final, layers, index, host_table)
 
 
 def _gain(c: TargetConfig, source: TensorSource, name: str, width: int) -> Any:

@@ -58,6 +58,10 @@ class SpecTarget(Protocol):
     def rollback_kind(self) -> str:
         """ "kv": cutting lengths rolls back; "hybrid": states must be restored."""
 
+    @property
+    def graphs(self) -> bool:
+        """Whether its rounds can be recorded and replayed."""
+
     def new_cache(self, max_ctx: int) -> Any:
         """An empty cache for that many positions."""
 
@@ -74,9 +78,19 @@ class SpecTarget(Protocol):
         """Logits of the last prompt position, [V]; fills the taps of all of them."""
 
     def verify(
-        self, ids: Any, start: int, cache: Any, *, want: str = "argmax", ckpt: bool = False
+        self,
+        ids: Any,
+        start: int,
+        cache: Any,
+        *,
+        want: str = "argmax",
+        ckpt: bool = False,
+        graph: bool = False,
     ) -> VerifyOut:
-        """What the target says after each token; ids are numbers, or an array of its device."""
+        """What the target says after each token; ids are numbers, or an array of its device.
+
+        graph: as a recorded round, where there are such, with the same bytes.
+        """
 
     def snapshot(self, cache: Any) -> Any:
         """What a rollback needs, copied."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ from dsv4.drafters.rope import neox_table
 from dsv4.errors import StateError
 from dsv4.kernels.scale import scale_gate
 from dsv4.kernels.sdpa import sdpa_full
+from dsv4.spec import I32
+from dsv4.targets.cache import TargetCache, TargetSnapshot
 from dsv4.targets.config import TargetConfig
 from dsv4.targets.layers import Ops, WeightMatrix
 from dsv4.targets.protocol import TapSink, VerifyOut
@@ -23,69 +26,11 @@ from dsv4.targets.qwen_hybrid import (
     rescan,
     routed_mlp,
 )
+from dsv4.targets.replayed import Places, replay_round, rows_of
+from dsv4.targets.weights import AttentionWeights, DenseWeights, TargetLayer
 
 PRIME_ROWS = 256
 Probe = Callable[[str, Any], None]
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionWeights:
-    """Projections and head norms; in hybrids wq holds all queries, then all output gates."""
-
-    wq: WeightMatrix
-    wk: WeightMatrix
-    wv: WeightMatrix
-    wo: WeightMatrix
-    q_norm: Any
-    k_norm: Any
-
-
-@dataclass(frozen=True, slots=True)
-class DenseWeights:
-    """The three matrices of an MLP."""
-
-    gate: WeightMatrix
-    up: WeightMatrix
-    down: WeightMatrix
-
-
-@dataclass(frozen=True, slots=True)
-class TargetLayer:
-    """One decoder layer."""
-
-    input_norm: Any
-    post_norm: Any
-    mixer: AttentionWeights | LinearWeights
-    mlp: DenseWeights | RoutedWeights
-
-
-@dataclass(slots=True)
-class TargetCache:
-    """Keys and values of full layers by layer; states of linear layers stacked, in two copies.
-
-    A pass reads the states of `side` and writes the other, which then becomes `side`.
-    dead: why the cache cannot go on.
-    """
-
-    max_ctx: int
-    pos: int
-    k: Mapping[int, Any]
-    v: Mapping[int, Any]
-    conv: tuple[Any, Any] | None
-    recurrent: tuple[Any, Any] | None
-    table: Any
-    side: int = 0
-    tap_sink: TapSink | None = None
-    dead: str = ""
-
-
-@dataclass(slots=True)
-class TargetSnapshot:
-    """The length, and copies of the stacked states."""
-
-    pos: int
-    conv: Any
-    recurrent: Any
 
 
 def ignore(name: str, value: Any) -> None:
@@ -94,7 +39,10 @@ def ignore(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class QwenTarget:
-    """A target: weights on a device. See `dsv4.targets.protocol` for what its methods promise."""
+    """A target: weights on a device. See `dsv4.targets.protocol` for what its methods promise.
+
+    host_table: the embedding's bf16 bits, where rows are looked up on the host instead.
+    """
 
     config: TargetConfig
     ops: Ops
@@ -103,6 +51,17 @@ class QwenTarget:
     final_norm: Any
     layers: tuple[TargetLayer, ...]
     linear_index: Mapping[int, int] = field(default_factory=dict)
+    host_table: np.ndarray | None = None
+
+    @property
+    def kind(self) -> str:
+        """What its configuration calls it."""
+        return self.config.kind
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        return self.config.eos
 
     @property
     def hidden(self) -> int:
@@ -118,6 +77,11 @@ class QwenTarget:
     def n_layers(self) -> int:
         """Decoder layers."""
         return len(self.layers)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether rounds can be replayed: they are launches alone, unless the host routes."""
+        return not self.config.routed
 
     @property
     def rollback_kind(self) -> str:
@@ -146,6 +110,8 @@ class QwenTarget:
 
     def embed(self, ids: Any) -> Any:
         """Embedding rows. [T,D]."""
+        if self.host_table is not None:
+            return self.ops.vector(rows_of(self.host_table, self.ops.device, ids))
         on_device = isinstance(ids, self.ops.device.xp.ndarray)
         return self.ops.embed(self.table, ids if on_device else self.ops.ints(ids))
 
@@ -158,7 +124,48 @@ class QwenTarget:
 
         Errors: StateError when the cache is dead or full.
         """
-        rows, start = len(ids), cache.pos
+        with self._moving(cache, len(ids)) as start:
+            places = self.places(len(ids))
+            places.move(self.ops.device, ids, start, self.host_table)
+            return self.run_rows(places, cache, cache.tap_sink, probe)
+
+    def places(self, rows: int) -> Places:
+        """Where a pass of that many rows reads its tokens and positions."""
+        ids, positions, ends = (self.ops.device.empty((rows,), I32) for _ in range(3))
+        embedded = None if self.host_table is None else self.ops.empty(rows, self.hidden)
+        return Places(ids, positions, ends, embedded)
+
+    def run_rows(
+        self, places: Places, cache: TargetCache, sink: TapSink | None, probe: Probe = ignore
+    ) -> tuple[Any, dict[int, ScanInputs]]:
+        """A pass as launches alone, on tokens and positions that lie on the device."""
+        ops, eps = self.ops, self.config.eps
+        x = places.embedded
+        if x is None:
+            x = ops.embed(self.table, places.ids)
+        probe("hidden.embed", x)
+        scans: dict[int, ScanInputs] = {}
+        for i, layer in enumerate(self.layers):
+            n = ops.norm(x, layer.input_norm, eps)
+            if isinstance(layer.mixer, AttentionWeights):
+                ops.add(self._attend(i, layer.mixer, n, places, cache), x)
+            else:
+                out, scans[i] = self._scan(i, layer.mixer, n, cache)
+                ops.add(out, x)
+            n = ops.norm(x, layer.post_norm, eps)
+            ops.add(self._mlp(i, layer.mlp, n, probe), x)
+            probe(f"hidden.layer{i}", x)
+            if sink is not None and i in sink.layer_ids:
+                rows = sink.buf[sink.base : sink.base + len(x)]
+                ops.place(x, rows, sink.layer_ids.index(i) * sink.hidden)
+        final = ops.norm(x, self.final_norm, eps)
+        probe("hidden.final_norm", final)
+        return final, scans
+
+    @contextmanager
+    def _moving(self, cache: TargetCache, rows: int) -> Iterator[int]:
+        """The first position of new rows; the cache moves on by them unless something raises."""
+        start = cache.pos
         if cache.dead or start + rows > cache.max_ctx:
             raise StateError(
                 f"a target was asked for {rows} rows at position {start}\n"
@@ -166,52 +173,27 @@ class QwenTarget:
                 "  open a larger cache, or a new one"
             )
         cache.dead = "an earlier pass raised"
-        ops, eps = self.ops, self.config.eps
-        x = self.embed(ids)
-        probe("hidden.embed", x)
-        positions = ops.ints(np.arange(start, start + rows))
-        scans: dict[int, ScanInputs] = {}
-        for i, layer in enumerate(self.layers):
-            n = ops.norm(x, layer.input_norm, eps)
-            if isinstance(layer.mixer, AttentionWeights):
-                ops.add(self._attend(i, layer.mixer, n, positions, cache), x)
-            else:
-                out, scans[i] = self._scan(i, layer.mixer, n, cache)
-                ops.add(out, x)
-            n = ops.norm(x, layer.post_norm, eps)
-            ops.add(self._mlp(i, layer.mlp, n, probe), x)
-            probe(f"hidden.layer{i}", x)
-            _tap(cache.tap_sink, i, x)
-        final = ops.norm(x, self.final_norm, eps)
-        probe("hidden.final_norm", final)
-        if scans:
+        yield start
+        if self.config.linear is not None:
             cache.side = 1 - cache.side
         cache.pos, cache.dead = start + rows, ""
-        return final, scans
 
     def _attend(
-        self, i: int, w: AttentionWeights, n: Any, positions: Any, cache: TargetCache
+        self, i: int, w: AttentionWeights, n: Any, places: Places, cache: TargetCache
     ) -> Any:
         c, ops, rows = self.config, self.ops, len(n)
-        start, end, lanes = cache.pos, cache.pos + len(n), c.heads * c.width
+        lanes = c.heads * c.width
         both = ops.linear(w.wq, n)
         # The norm wants rows without gaps; the gate is read where it lies.
-        q = ops.device.xp.ascontiguousarray(both[:, :lanes]).reshape(rows, c.heads, c.width)
+        q = ops.columns(both, 0, lanes).reshape(rows, c.heads, c.width)
         k = ops.linear(w.wk, n).reshape(rows, c.kv_heads, c.width)
-        q = ops.rotate(ops.norm(q, w.q_norm, c.eps), cache.table, positions)
-        k = ops.rotate(ops.norm(k, w.k_norm, c.eps), cache.table, positions)
-        cache.k[i][start:end] = k
-        cache.v[i][start:end] = ops.linear(w.wv, n).reshape(rows, c.kv_heads, c.width)
+        q = ops.rotate(ops.norm(q, w.q_norm, c.eps), cache.table, places.positions)
+        k = ops.rotate(ops.norm(k, w.k_norm, c.eps), cache.table, places.positions)
+        ops.put(k, cache.k[i], places.positions)
+        ops.put(ops.linear(w.wv, n), cache.v[i], places.positions)
         out = ops.empty(rows, c.heads, c.width)
-        ops.run(
-            sdpa_full,
-            q,
-            cache.k[i][:end],
-            cache.v[i][:end],
-            positions + 1,
-            out=out,
-            scale=c.width**-0.5,
-        )
+        # Keys behind a row's own end are not read, so the whole cache may be passed.
+        ops.run(sdpa_full, q, cache.k[i], cache.v[i], places.ends, out=out, scale=c.width**-0.5)
         out = out.reshape(rows, lanes)
         if c.centred:
             gated = ops.empty(rows, lanes)
@@ -252,7 +234,14 @@ class QwenTarget:
         return self.head(final[-1:])[0]
 
     def verify(
-        self, ids: Any, start: int, cache: TargetCache, *, want: str = "argmax", ckpt: bool = False
+        self,
+        ids: Any,
+        start: int,
+        cache: TargetCache,
+        *,
+        want: str = "argmax",
+        ckpt: bool = False,
+        graph: bool = False,
     ) -> VerifyOut:
         """What the target says after each token. Errors: StateError out of place."""
         if cache.pos != start:
@@ -260,12 +249,19 @@ class QwenTarget:
                 f"verify was asked at position {start}\n  the cache stands at {cache.pos}\n"
                 "  commit or restore the last round first"
             )
-        final, scans = self.forward(ids, cache)
-        logits = self.head(final)
+        if graph:
+            with self._moving(cache, len(ids)):
+                made, scans = replay_round(self, cache, ids, want)
+        else:
+            final, scans = self.forward(ids, cache)
+            made = self.said(final, want)
         kept = scans if ckpt else None
-        if want == "logits":
-            return VerifyOut(None, logits, kept)
-        return VerifyOut(self.ops.argmax(logits), None, kept)
+        return VerifyOut(None, made, kept) if want == "logits" else VerifyOut(made, None, kept)
+
+    def said(self, final: Any, want: str) -> Any:
+        """The logits of normed rows, or their largest tokens."""
+        logits = self.head(final)
+        return logits if want == "logits" else self.ops.argmax(logits)
 
     def snapshot(self, cache: TargetCache) -> TargetSnapshot:
         """Copies of everything a rollback needs."""
@@ -316,9 +312,3 @@ class QwenTarget:
     def synchronize(self) -> None:
         """Wait for everything launched so far."""
         self.ops.device.synchronize()
-
-
-def _tap(sink: TapSink | None, layer: int, x: Any) -> None:
-    if sink is not None and layer in sink.layer_ids:
-        at = sink.layer_ids.index(layer) * sink.hidden
-        sink.buf[sink.base : sink.base + len(x), at : at + sink.hidden] = x

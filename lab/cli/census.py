@@ -11,7 +11,7 @@ import click
 from dsv4.checkpoint.census import Artifact, Census, open_artifact
 from dsv4.checkpoint.values import check_all_values
 from lab.cli import text
-from lab.cli.draft import is_drafter, show_drafter
+from lab.cli.drafter_census import is_drafter, show_drafter
 from lab.cli.settings import current
 
 _LINEAGES = {

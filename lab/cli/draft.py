@@ -8,27 +8,26 @@ from pathlib import Path
 
 import click
 
-from dsv4.checkpoint.config import read_json_object
 from dsv4.drafters.backbone import BlockDrafter
 from dsv4.drafters.quant import PRECISIONS, precision_named
 from dsv4.drafters.sampler import DeviceSampler
-from dsv4.drafters.weights import ATTENTION_RULES, draft_census, load_draft
+from dsv4.drafters.weights import ATTENTION_RULES
 from dsv4.runtime.device import open_device
-from dsv4.speculation.loops import Generation, generate, plain
+from dsv4.speculation.loops import Generation, generate, plain, positions_needed
 from dsv4.speculation.refusals import refuse
 from dsv4.speculation.sampling import SpecSampling
 from dsv4.speculation.switches import Switches
 from dsv4.speculation.window import POLICIES
-from dsv4.targets.load import load_target
-from dsv4.targets.qwen3 import QwenTarget
 from lab.cli import text
 from lab.cli.generate import whole_numbers
 from lab.cli.settings import current
+from lab.draft_pairs import OpenTarget, block_size, open_drafter, open_target
+from lab.record.environment import capture
 
 
 @click.command()
-@click.argument("target_dir", metavar="TARGET_DIR", type=click.Path(exists=True, path_type=Path))
-@click.argument("drafter_dir", metavar="DRAFTER_DIR", type=click.Path(exists=True, path_type=Path))
+@click.argument("target_dir", metavar="TARGET_DIR", type=click.Path(path_type=Path))
+@click.argument("drafter_dir", metavar="DRAFTER_DIR", type=click.Path(path_type=Path))
 @click.option("--ids", required=True, metavar="LIST", help="The prompt, 1,2,3.")
 @click.option("-n", "count", type=click.IntRange(1), default=64, show_default=True, metavar="N",
               help="Emit at most so many tokens.")  # fmt: skip
@@ -42,6 +41,8 @@ from lab.cli.settings import current
 @click.option("--rule", type=click.Choice(ATTENTION_RULES), default="seed",
               help="What sliding layers of drafters without windows see.")  # fmt: skip
 @click.option("--eos/--no-eos", default=True, help="Stop at the target's end tokens.")
+@click.option("--warm", is_flag=True,
+              help="Run once before, so that the clocks see no kernel being loaded.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare with the target's own greedy tokens.")
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
               help="Where it runs.")  # fmt: skip
@@ -59,17 +60,21 @@ def draft(
     prec: str | None,
     rule: str,
     eos: bool,
+    warm: bool,
     check: bool,
     backend: str,
 ) -> None:
     """Generate tokens after a prompt, drafted in blocks and verified by the target.
 
     Greedy tokens are those of the target alone, byte for byte. The switches DSV4_DSPARK_* and
-    DSV4_DFLASH_* are read; options win over them.
+    DSV4_DFLASH_* are read; options win over them. TARGET_DIR is a folder of a Qwen3, Qwen3-Next,
+    Qwen3.5 or V4 model; both may be made: mint:qwen3-0.6b, mint:tiny and the like as target,
+    mint:dflash, mint:dspark or mint:dflash2 as a drafter that fits it.
 
     \b
     Example:
       dsv4-lab draft checkpoints/qwen3 checkpoints/dflash --ids 1,2,3 -n 64 --json
+      dsv4-lab draft mint:qwen3-0.6b,agree=1 mint:dspark,agree=0.8 --ids 1,2,3
     """
     if check and temperature > 0:
         raise click.UsageError("--check compares greedy tokens; leave --temperature at 0")
@@ -79,33 +84,32 @@ def draft(
         switches = replace(switches, policy=policy)
     if tau is not None:
         switches = replace(switches, tau=repr(tau))
-    device = open_device(backend)
-    target = load_target(target_dir, device)
-    drafter = load_draft(
-        drafter_dir,
-        device,
-        precision=prec or "",
-        rule=rule,
-        switches=switches,
-        target_vocab=target.vocab,
-        target_layers=target.n_layers,
-    )
+    device = open_device(backend, index=current().device)
+    positions = positions_needed(block_size(drafter_dir), prompt, count)
+    target = open_target(target_dir, device, positions, switches)
+    drafter = open_drafter(drafter_dir, target, precision=prec or "", rule=rule, switches=switches)
     banner = drafter.census.banner(precision_named(prec or switches.precision), rule, switches)
     if not current().json:
         text.say(text.table(("drafter", ""), list(banner.items())) + "\n")
     sampling = SpecSampling(temperature, current().seed, top_k, top_p, min_p)
-    ends = target.config.eos if eos else ()
+    ends = target.eos if eos else ()
+
+    def run() -> Generation:
+        return generate(
+            target,
+            drafter,
+            prompt,
+            count,
+            eos=ends,
+            sampling=sampling if temperature > 0 else None,
+            switches=switches,
+            sampler=DeviceSampler(target.ops),
+        )
+
+    if warm:
+        run()
     begin = time.perf_counter()
-    found = generate(
-        target,
-        drafter,
-        prompt,
-        count,
-        eos=ends,
-        sampling=sampling if temperature > 0 else None,
-        switches=switches,
-        sampler=DeviceSampler(target.ops),
-    )
+    found = run()
     wall_s = time.perf_counter() - begin
     same = plain(target, prompt, count, eos=ends) == list(found.tokens) if check else None
     _show(found, banner, target, drafter, wall_s, same)
@@ -117,7 +121,7 @@ def draft(
 def _show(
     found: Generation,
     banner: dict[str, str],
-    target: QwenTarget,
+    target: OpenTarget,
     drafter: BlockDrafter,
     wall_s: float,
     same: bool | None,
@@ -127,8 +131,9 @@ def _show(
     if current().json:
         text.emit_json(
             "draft",
+            env=capture(target.ops.device),
             device=target.ops.device.name,
-            target=dict(kind=target.config.kind, hidden=target.hidden, layers=target.n_layers),
+            target=dict(kind=target.kind, hidden=target.hidden, layers=target.n_layers),
             drafter=banner,
             tokens=list(found.tokens),
             rounds=[
@@ -165,35 +170,3 @@ def _show(
     )
     if same is not None:
         text.say("tokens of the target alone: " + text.verdict("SAME" if same else "FAIL"))
-
-
-def is_drafter(folder: Path) -> bool:
-    """Whether a folder's configuration says that it is a block drafter."""
-    config = folder / "config.json"
-    if not folder.is_dir() or not config.is_file():
-        return False
-    names = read_json_object(config, "config-file").get("architectures") or ()
-    return any("DFlash" in str(n) or "DSparkModel" in str(n) or "DSparkDraft" in str(n)
-               for n in names)  # fmt: skip
-
-
-def show_drafter(folder: Path) -> None:
-    """Print the census of a drafter: every choice that costs acceptance when it is wrong."""
-    switches = Switches.from_env()
-    found = draft_census(folder)
-    banner = found.banner(precision_named(switches.precision), "seed", switches)
-    if current().json:
-        text.emit_json(
-            "census",
-            path=str(folder),
-            kind="drafter",
-            family=found.config.family,
-            tensors=found.n_tensors,
-            ignored=list(found.ignored),
-            markov_rank=found.markov_rank,
-            confidence_width=found.confidence_width,
-            banner=banner,
-        )
-        return
-    text.say(text.table(("drafter", ""), list(banner.items())))
-    text.say("\nheaders are valid")

@@ -14,6 +14,7 @@ from lab.cli.sampling import chosen_sampling, sampling_options
 from lab.cli.settings import current
 from lab.engine_steps import open_engine
 from lab.generation import generate, generate_spec, load_tokenizer
+from lab.record.environment import capture
 from lab.spec_run import with_drafter
 
 
@@ -82,9 +83,12 @@ def generate_tokens(
     made = make(engine, prompt, count, stop=whole_numbers(stop), sampling=sampling, on_token=show)
     if current().json:
         text.emit_json(
-            "generate", prompt=made.prompt, tokens=made.tokens, stopped=made.stopped,
+            "generate", model=str(folder), env=capture(engine.last.device),
+            stages=len(engine.stages),
+            placed_bytes=sum(s.size_bytes for s in engine.placement.stages),
+            prompt=made.prompt, tokens=made.tokens, stopped=made.stopped,
             prefill_s=made.prefill_s, decode_s=made.decode_s, tokens_per_s=made.tokens_per_s,
-            rounds=None if made.run is None else len(made.run.rounds),
+            step_s=made.step_s, rounds=None if made.run is None else len(made.run.rounds),
             arms=engine.arms.to_json(), device=engine.last.device.name,
         )  # fmt: skip
         return

@@ -20,7 +20,8 @@ from lab.cli import golden_text, settings, text
 from lab.cli.exit_codes import ExitCode
 from lab.cli.types import CASE_NAMES, CASE_PATTERN, KERNEL
 from lab.record import golden as goldens
-from lab.record.golden import Finding, Row
+from lab.record.golden import Finding
+from lab.record.golden_files import Row, key_of, label_of, read
 
 
 def _where(command: Callable[..., None]) -> Callable[..., None]:
@@ -191,13 +192,13 @@ def prune(folder: Path) -> None:
         text.emit_json("golden prune", deleted=len(gone))
         return
     for row in gone:
-        text.say(f"  {row['kernel']}  {goldens.label_of(row)}  {row['arch']} {row['compiler']}")
+        text.say(f"  {row['kernel']}  {label_of(row)}  {row['arch']} {row['compiler']}")
     text.say(f"{len(gone)} goldens deleted")
 
 
 def _pending(kernels: tuple[str, ...]) -> list[Row]:
     names = {s.name for s in registry.match(kernels)}
-    return [r for r in goldens.read(goldens.PENDING).values() if r["kernel"] in names]
+    return [r for r in read(goldens.PENDING).values() if r["kernel"] in names]
 
 
 def _families() -> dict[str, str]:
@@ -206,4 +207,4 @@ def _families() -> dict[str, str]:
 
 def _golden_of(row: Row, folder: Path) -> Row | None:
     path = folder / f"{_families()[row['kernel']]}.jsonl"
-    return goldens.read(path).get(goldens.key_of(row))
+    return read(path).get(key_of(row))

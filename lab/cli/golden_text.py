@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lab.compare.ulp import BUCKETS
-from lab.record.golden import Row, label_of
+from lab.record.golden_files import Row, label_of
 
 _BAR = 24
 

@@ -13,16 +13,16 @@ from typing import Any
 import click
 
 from dsv4 import registry
+from dsv4.errors import StoreError
 from dsv4.runtime.device import open_device
 from lab import against, session, workers
-from lab.casefile import save_case
 from lab.cases import LEVELS
 from lab.cli import exit_codes, result_text, settings, text
+from lab.cli.baselines import open_baseline
 from lab.cli.exit_codes import ExitCode
+from lab.cli.keeping import finish, keep, save
 from lab.cli.types import CASE_NAMES, CASE_PATTERN, KERNEL
-from lab.record import golden
 from lab.record.environment import summary_line
-from lab.record.store import Store
 from lab.recording import Recorder
 from lab.result import FAIL, PASS, CaseResult
 from lab.run import RunOptions
@@ -119,14 +119,7 @@ def kernel_diff(**options: Any) -> None:
     work, device = again(), reopen()
     if not work:
         raise click.exceptions.Exit(_nothing(options))
-    baseline = against.open_baseline(
-        options["baseline"],
-        record=functools.partial(_stored_results, chosen.store),
-        golden=lambda folder: golden.accepted(
-            [spec for spec, _ in work], folder or golden.FOLDER, device
-        ),
-        arguments=_selection(options, chosen.seed),
-    )
+    baseline = open_baseline(options, work, device)
     recorder = Recorder(chosen.store, device, enabled=not options["no_record"])
     text.say(f"env  {summary_line(recorder.env)}  seed {chosen.seed}\n")
     if options["workers"] or options["ray"]:
@@ -137,6 +130,7 @@ def kernel_diff(**options: Any) -> None:
         )
     else:
         stream = session.run(work, device, run_options, fail_fast=options["fail_fast"])
+    problem: StoreError | None = None
     results: list[CaseResult] = []
     codes: list[int] = []
     rows: list[dict[str, Any]] = []
@@ -144,18 +138,24 @@ def kernel_diff(**options: Any) -> None:
         with text.progress("cases", len(work)) as bar:
             for result in stream:
                 results.append(result)
-                file = _save(options["save_failing"], work, result)
-                recorder.add(result, case_file=file)
+                file = save(options["save_failing"], work, result)
+                problem = keep(recorder, result, file)
                 bytes_verdict = baseline.verdict(result) if baseline else None
                 codes += _codes(result, bytes_verdict)
                 rows.append({**result.to_json(), "against": bytes_verdict})
                 _show(result, file, bytes_verdict, detailed=len(work) <= 12 or chosen.verbosity > 0)
                 bar.update(1)
+                if problem is not None:
+                    codes.append(exit_codes.code_for(problem))
+                    break
     except KeyboardInterrupt:
         codes.append(ExitCode.INTERRUPTED)
         text.note(f"interrupted; {len(results)} finished results are kept")
+    del stream  # ends workers that still run
+    if problem is None:
+        problem = finish(recorder, exit_codes.worst(codes))
+        codes += [exit_codes.code_for(problem)] if problem else []
     code = exit_codes.worst(codes)
-    recorder.finish(code)
     tally = session.tally(results)
     if chosen.json:
         text.emit_json(
@@ -165,6 +165,7 @@ def kernel_diff(**options: Any) -> None:
             run=recorder.run_id,
             exit_codes=sorted(set(map(int, codes))),
             results=rows,
+            error={"class": type(problem).__name__, "message": str(problem)} if problem else None,
         )
     if options["report"] is not None and rows:
         _report(options["report"], rows, device, summary_line(recorder.env))
@@ -249,43 +250,6 @@ def _nothing(options: dict[str, Any]) -> int:
         "  see the cases with: dsv4-lab show KERNEL"
     )
     return ExitCode.NOTHING_RAN
-
-
-def _stored_results(path: Path, record: str) -> Iterator[dict[str, Any]]:
-    store = Store.open_existing(path)
-    if store is None:
-        raise click.UsageError(f"--against record:{record}: there is no store at {path}")
-    if not record.isdigit():
-        raise click.UsageError(f"--against record:{record}: a record is a number")
-    with store:
-        store.run(int(record))
-        yield from (row["json"] for row in store.results(int(record)))
-
-
-def _selection(options: dict[str, Any], seed: int) -> list[str]:
-    """Arguments that select the same cases in another process."""
-    found = ["--seed", str(seed), *options["kernels"], "--level", options["level"]]
-    found += ["--backend", options["backend"], "--mode", options["mode"], "--no-time"]
-    found += [part for p in options["patterns"] for part in ("-p", p)]
-    found += [part for n in options["names"] for part in ("-c", n)]
-    if options["weights"]:
-        found += ["--weights", str(options["weights"])]
-    if options["tensor"]:
-        found += ["--tensor", options["tensor"]]
-    return found
-
-
-def _save(folder: Path, work: session.Work, result: CaseResult) -> Path | None:
-    if result.verdict == PASS:
-        return None
-    spec, case = next(
-        (s, c) for s, c in work if s.name == result.kernel and c.label == result.label
-    )
-    try:
-        return save_case(folder, spec, case, result)
-    except OSError as error:
-        text.note(f"the failing case could not be written to {folder}: {error}")
-        return None
 
 
 def _codes(result: CaseResult, bytes_verdict: str | None) -> list[int]:

@@ -147,7 +147,7 @@ def report(error: Exception, arguments: Sequence[str]) -> ExitCode:
         error.show(sys.stderr)
     else:
         message = _paragraph(error)
-        click.echo(f"{click.style('error', fg='red', bold=True)}: {message}", err=True)
+        text.warn(message)
     if "--json" in arguments:
         command = next((a for a in arguments if a in COMMANDS), "")
         facts = {"class": type(error).__name__, "message": message}
@@ -159,7 +159,8 @@ def _paragraph(error: Exception) -> str:
     if isinstance(error, Dsv4Error):
         return str(error)
     if isinstance(error, OSError):
-        return f"{error}\n  check the path and its permissions"
+        full = error.errno == errno.ENOSPC
+        return f"{error}\n  {'free some space' if full else 'check the path and its permissions'}"
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown place"
     return (

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import click
 
-from dsv4.checkpoint.census import open_artifact
+from dsv4.checkpoint.census import Census, open_artifact
+from dsv4.checkpoint.mint import MintPlan
 from dsv4.engine.opening import DEFAULT_POSITIONS, tail_of
 from dsv4.engine.placement import SPARE_BYTES, plan_placement
+from dsv4.engine.source import open_source
 from dsv4.engine.switches import resolve_arms
 from dsv4.runtime.device import cuda_problem, open_device
 from lab.cli import text
 from lab.cli.arms import ARMS, device_list, switches
 from lab.cli.exit_codes import ExitCode
 from lab.cli.settings import current
+from lab.minted import model_of
 
 
 @click.command("place")
@@ -39,19 +42,20 @@ def place(
 ) -> None:
     """Show the stages of a checkpoint on devices, from its headers alone.
 
-    DIR is a checkpoint folder, or a file of headers. Leaves with 1 when a device is too small.
+    DIR is a checkpoint folder, a file of headers, or mint:SIZE with settings. Leaves with 1 when a
+    device is too small.
 
     \b
     Example:
       dsv4-lab place tests/data/tiny-s --devices 0,1
     """
-    artifact = open_artifact(path, headers_only=True)
+    census = _census(path)
     chosen = resolve_arms(**{**switches(arms), "split_at": split_at})
-    config = artifact.config
+    config = census.config
     longest = max_seq or min(config.usable_positions, DEFAULT_POSITIONS)
-    tail = tail_of(artifact.census, chosen, str(path))
+    tail = tail_of(census, chosen, str(path))
     placement = plan_placement(
-        artifact.census, chosen, devices=device_list(devices), max_seq=longest, tail=tail
+        census, chosen, devices=device_list(devices), max_seq=longest, tail=tail
     )
     free = _free(device_list(devices), memory_gb)
     needed: dict[int, int] = {}
@@ -71,6 +75,14 @@ def place(
             f" {SPARE_BYTES / 1e9:.2f} GB to spare"
         )
     sys.exit(ExitCode.CONTRACT if small else ExitCode.OK)
+
+
+def _census(path: Path) -> Census:
+    """What a folder, a file of headers or a plan holds. Errors: Refusal."""
+    model = model_of(path)
+    if isinstance(model, MintPlan):
+        return open_source(model).census
+    return open_artifact(model, headers_only=True).census
 
 
 def _free(devices: tuple[int, ...], memory_gb: float | None) -> dict[int, int]:

@@ -9,8 +9,9 @@ from lab.cli import settings, text
 from lab.cli.choices import one_case_options
 from lab.cli.exit_codes import ExitCode
 from lab.debug.choose import one_case
-from lab.debug.probe import Probed, StageDiff, probe_lines, read_at, stages_of
+from lab.debug.probe import Probed, StageDiff
 from lab.debug.probe import probe as run_probe
+from lab.debug.stages import probe_lines, read_at, stages_of
 from lab.debug.stand import Stand
 from lab.page import one_spec
 

@@ -13,8 +13,9 @@ from dsv4.runtime.device import Device, open_device
 from lab.cli import settings, text
 from lab.cli.exit_codes import ExitCode
 from lab.cli.types import KERNEL
-from lab.debug.forward import Bisection, bisect
-from lab.debug.subjects import TINY, OracleSubject, open_model
+from lab.debug.engine_forward import bisect_engine, watched_engine
+from lab.debug.forward import Bisection
+from lab.debug.subjects import TINY
 from lab.report.content import Gathered, gather, parts
 from lab.report.page import render
 
@@ -57,7 +58,7 @@ def report(
         text.note(f"no results in {chosen.store}; dsv4-lab kernel-diff makes some")
         ctx.exit(ExitCode.NOTHING_RAN)
     device = open_device(backend, index=chosen.device) if again or tiny else None
-    write(output, found, device if again else None, forward_of(device) if tiny else None)
+    write(output, found, device if again else None, forward_of(device) if tiny and device else None)
     size = output.stat().st_size
     if chosen.json:
         text.emit_json("report", file=str(output), bytes=size, results=len(found.rows))
@@ -65,13 +66,12 @@ def report(
     text.say(f"{output}  {text.scaled(size, 'B')}, {len(found.rows)} results")
 
 
-def forward_of(device: Device | None) -> Bisection:
-    """The bisection of the tiny checkpoint's forward pass, two samples."""
-    model = open_model(TINY, "engine")
+def forward_of(device: Device) -> Bisection:
+    """The bisection of the engine's forward pass on the tiny checkpoint, two samples."""
+    engine = watched_engine(TINY, device, max_seq=24)
     rng = np.random.default_rng(0)
-    sequences = [rng.integers(0, model.config.vocab_size, 24) for _ in range(2)]
-    kernels = OracleSubject("kernels", model, device)
-    return bisect(kernels, OracleSubject("reference", model), sequences)
+    sequences = [rng.integers(0, engine.config.vocab_size, 24) for _ in range(2)]
+    return bisect_engine(engine, sequences)[0]
 
 
 def write(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
@@ -14,6 +15,7 @@ from lab.cli.generate import whole_numbers
 from lab.cli.sampling import chosen_sampling, sampling_options
 from lab.cli.settings import current
 from lab.engine_steps import open_engine
+from lab.record.environment import capture
 from lab.spec_run import DepthRun, SpecReport, spec_report, with_drafter
 
 
@@ -53,7 +55,8 @@ def spec(
 ) -> None:
     """Decode a prompt with drafts and without, and compare tokens, rounds and times.
 
-    DIR is a checkpoint folder. Leaves with 1 when the tokens differ.
+    DIR is a checkpoint folder, or mint:SIZE with settings, such as mint:tiny,layout=0731,agree=0.8.
+    Leaves with 1 when the tokens differ.
 
     \b
     Example:
@@ -73,6 +76,11 @@ def spec(
         last = report.runs[-1]
         text.emit_json(
             "spec",
+            model=str(folder),
+            env=capture(engine.last.device),
+            stages=len(engine.stages),
+            plain_s=report.plain_s,
+            plain_step_s=report.plain_step_s,
             identity=report.identity,
             first_difference=next(
                 (r.first_difference for r in report.runs if not r.identity), None
@@ -131,6 +139,7 @@ def _summary(run: DepthRun) -> dict[str, object]:
         "tokens_per_round": run.run.tokens_per_round,
         "accept_digest": run.run.accept_digest,
         "time_s": sum(r.time_s for r in run.run.rounds),
+        "round_s": float(np.median([r.time_s for r in run.run.rounds])),
     }
 
 

@@ -10,7 +10,8 @@ import click
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
 from lab.cli.settings import current
-from lab.engine_steps import StepCost, open_engine, step_cost
+from lab.engine_steps import KernelCost, StepCost, open_engine, step_cost
+from lab.record.environment import capture
 
 
 @click.command("step")
@@ -51,7 +52,10 @@ def step(
         costs.append(step_cost(engine, context=context, rows=rows, repeats=repeats))
         name = engine.last.device.name
     if current().json:
-        text.emit_json("step", device=name, steps=[asdict(c) for c in costs])
+        text.emit_json(
+            "step", model=str(folder), env=capture(engine.last.device), device=name,
+            steps=[asdict(c) for c in costs],
+        )  # fmt: skip
         return
     for cost in costs:
         text.say(_summary(cost, name))
@@ -61,14 +65,25 @@ def step(
             for p in cost.phases
         ]
         text.say(text.table(header, rows_of) + "\n")
+        if cost.kernels:
+            columns = ("kernel", "launches", "bytes", "us in a graph", "us a launch", "GB/s")
+            text.say(text.table(columns, [_kernel_row(k) for k in cost.kernels]) + "\n")
+
+
+def _kernel_row(cost: KernelCost) -> tuple[object, ...]:
+    spent_us = 1e6 * cost.graph_s
+    rate = cost.size_bytes / cost.graph_s / 1e9
+    return cost.kernel, cost.launches, cost.size_bytes, spent_us, spent_us / cost.launches, rate
 
 
 def _summary(cost: StepCost, device: str) -> str:
+    graph_s = cost.graph_s
+    replayed = "" if graph_s is None else f" replayed as a graph in {text.scaled(graph_s, 's')},"
     return (
         f"{cost.path} on {device}: position {cost.position}, {cost.rows} rows,"
         f" {cost.launches} launches, {cost.host_calls} host calls,"
         f" {text.scaled(cost.size_bytes, 'B')}\n"
         f"sent in {text.scaled(cost.send_s, 's')}, done in {text.scaled(cost.step_s, 's')},"
-        f" {cost.rows / cost.step_s:.1f} rows/s,"
-        f" {text.scaled(cost.size_bytes / cost.step_s, 'B/s')}"
+        f"{replayed} {cost.rows / cost.best_s:.1f} rows/s,"
+        f" {text.scaled(cost.size_bytes / cost.best_s, 'B/s')}"
     )

@@ -45,6 +45,11 @@ def note(text: str) -> None:
         click.echo(text, err=True)
 
 
+def warn(text: str) -> None:
+    """Print what went wrong on standard error, also with -q."""
+    click.echo(f"{click.style('error', fg='red', bold=True)}: {text}", err=True)
+
+
 def verdict(word: str) -> str:
     """The verdict word, coloured where it is one of the fixed ones."""
     return click.style(word, fg=_COLORS[word]) if word in _COLORS else word

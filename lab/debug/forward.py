@@ -3,13 +3,14 @@
 A subject runs the model and shows a listener every tap, in order; the listener answers with the
 value to go on with. One free pass gives what each tap inherits; one forced pass, in which every tap
 is replaced by the reference's value as soon as it is seen, gives what each operator adds by itself.
-A subject needs no more than `run`: the float64 model is one, an engine with taps is another.
+A subject needs no more than `run`: the float64 model under some law is one. The engine's launches
+have contracts of their own and are bisected by `lab.debug.engine_forward`, with the same result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -97,12 +98,16 @@ def bisect(
     until: the name of the last tap to look at, or its beginning. Errors: SpecError when the two
     show different taps, or none.
     """
-    found = [_sample(subject, reference, tokens, until) for tokens in samples]
-    by_name = {t.name: t for taps in found for t in taps}
-    worst = [
-        max((t for taps in found for t in taps if t.name == name), key=lambda t: t.use)
-        for name in by_name
-    ]
+    return worst_of([_sample(subject, reference, tokens, until) for tokens in samples])
+
+
+def worst_of(found: Sequence[Sequence[Tap]]) -> Bisection:
+    """The bisection of the taps of every sample."""
+    by_name: dict[str, list[Tap]] = {}
+    for taps in found:
+        for tap in taps:
+            by_name.setdefault(tap.name, []).append(tap)
+    worst = [_worst(taps) for taps in by_name.values()]
     worst.sort(key=lambda t: t.number)
     first = next((t for t in worst if t.use > 1), None)
     broken = (
@@ -111,6 +116,14 @@ def bisect(
         else sum(any(t.name == first.name and t.use > 1 for t in taps) for taps in found)
     )
     return Bisection(tuple(worst), first, len(found), broken)
+
+
+def _worst(taps: Sequence[Tap]) -> Tap:
+    """One tap of several samples, each figure at its worst; NaN is worse than any number."""
+    inherited, added = (
+        float(np.max([getattr(t, name) for t in taps])) for name in ("inherited", "added")
+    )
+    return replace(taps[0], inherited=inherited, added=added, use=max(t.use for t in taps))
 
 
 def _sample(subject: Subject, reference: Subject, tokens: np.ndarray, until: str) -> list[Tap]:

@@ -1,7 +1,7 @@
-"""Subjects of `bisect forward` that are here already: the float64 model, and it with our kernels.
+"""The float64 model as a subject of `bisect forward`: a law or a checkpoint beside another.
 
 The model's operators all go through its `Conditions`; a stand-in for them shows each operator's
-result as a tap named after its weight, and can compute it with the kernel instead.
+result as a tap named after its weight, with the kernel that computes it in the engine.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dsv4 import registry
 from dsv4.errors import Refusal
-from dsv4.runtime.device import Device
-from dsv4.runtime.launch import prepare
 from lab.debug.forward import Listener
 from lab.recorded import refusing
 from lab.stored import Checkpoint
 from oracle.config import read_config
-from oracle.formats import decode, encode
 from oracle.laws import LAWS
 from oracle.trunk import Model, build_model, forward
 
@@ -34,16 +30,15 @@ TINY = Path(__file__).resolve().parents[2] / "tests" / "data" / "tiny-s"
 
 @dataclass(frozen=True)
 class OracleSubject:
-    """The float64 model under a law; with a device, operators that have a kernel run on it."""
+    """The float64 model under a law."""
 
     name: str
     model: Model
-    device: Device | None = None
 
     def run(self, tokens: np.ndarray, listen: Listener) -> None:
         """Run the trunk over a sequence and show every operator's result."""
         names = weight_names(self.model)
-        watched = Watched(self.model.conditions, names, listen, self.device)
+        watched = Watched(self.model.conditions, names, listen)
         model = replace(self.model, conditions=watched)  # type: ignore[arg-type]
 
         def probe(name: str, value: np.ndarray) -> None:
@@ -57,14 +52,11 @@ class OracleSubject:
 class Watched:
     """The operators of `oracle.conditions.Conditions`, each shown to a listener."""
 
-    def __init__(
-        self, inner: Any, names: Mapping[int, str], listen: Listener, device: Device | None
-    ) -> None:
+    def __init__(self, inner: Any, names: Mapping[int, str], listen: Listener) -> None:
         """Wrap the conditions of one pass."""
         self.inner = inner
         self.config = inner.config
         self.law = WatchedLaw(inner.law, self)
-        self.device = device
         self._names = names
         self._listen = listen
         self._last = ""
@@ -88,30 +80,17 @@ class Watched:
 
     def linear(self, x: np.ndarray, w: Any) -> np.ndarray:
         """x times a matrix."""
-        name, kernel = self._names.get(id(w), "product"), _PRODUCTS[w.kind]
-        if self.device is not None and w.values.ndim == 2 and x.ndim == 2:
-            if w.kind == "island":
-                y = launch(self.device, kernel, "y", x=_f32(x), w=_f32(w.values))
-                return self.tap(name, kernel, y.astype(x.dtype))
-            if w.kind == "bf16" and w.values.shape[1] % 16 == 0:
-                return self.tap(name, kernel, self._product(x, w).astype(x.dtype))
-        return self.tap(name, kernel, self.inner.linear(x, w))
+        name = self._names.get(id(w), "product")
+        return self.tap(name, _PRODUCTS[w.kind], self.inner.linear(x, w))
 
     def norm(self, x: np.ndarray, gain: np.ndarray) -> np.ndarray:
         """x over the root of its mean square, times the gain."""
-        name, kernel = self._names.get(id(gain), "norm"), "rms_norm"
-        if self.device is None:
-            return self.tap(name, kernel, self.inner.norm(x, gain))
-        y = launch(self.device, kernel, "y", x=_f32(x), w=_f32(gain), eps=self.config.norm_eps)
-        return self.tap(name, kernel, y.astype(x.dtype))
+        name = self._names.get(id(gain), "norm")
+        return self.tap(name, "rms_norm", self.inner.norm(x, gain))
 
     def head_norm(self, q: np.ndarray) -> np.ndarray:
         """Every head over the root of its mean square."""
-        name, kernel = self.near("q_head_norm"), "rms_norm_head"
-        if self.device is None:
-            return self.tap(name, kernel, self.inner.head_norm(q))
-        y = launch(self.device, kernel, "x", x=_f32(q), eps=self.config.norm_eps)
-        return self.tap(name, kernel, y.astype(q.dtype))
+        return self.tap(self.near("q_head_norm"), "rms_norm_head", self.inner.head_norm(q))
 
     def rotate(
         self, x: np.ndarray, positions: np.ndarray, ratio: int, *, inverse: bool = False
@@ -120,26 +99,8 @@ class Watched:
         if inverse:
             x = self.tap(self.of_attention("o"), "attention_sink", x)
         part = "o_rope" if inverse else "q_rope" if x.ndim == 3 else "kv_rope"
-        if self.device is None:
-            turned = self.inner.rotate(x, positions, ratio, inverse=inverse)
-            return self.tap(self.near(part), "rope", turned)
-        table = self.inner.compressed_table if ratio else self.inner.window_table
-        heads = x if x.ndim == 3 else x[:, None, :]
-        y = launch(
-            self.device, "rope", "x", x=_f32(heads), table=_f32(table),
-            positions=positions.astype(np.int32), inverse=int(inverse),
-        )  # fmt: skip
-        return self.tap(self.near(part), "rope", y.reshape(x.shape).astype(x.dtype))
-
-    def _product(self, x: np.ndarray, w: Any) -> np.ndarray:
-        """linear_bf16 on up to eight rows at a time."""
-        assert self.device is not None
-        weights = encode(w.values, "bf16")
-        parts = [
-            launch(self.device, "linear_bf16", "y", w=weights, x=encode(x[i : i + 8], "bf16"))
-            for i in range(0, len(x), 8)
-        ]
-        return np.concatenate(parts)
+        turned = self.inner.rotate(x, positions, ratio, inverse=inverse)
+        return self.tap(self.near(part), "rope", turned)
 
 
 class WatchedLaw:
@@ -156,20 +117,14 @@ class WatchedLaw:
 
     def kv_lanes(self, x: np.ndarray, rotated: int) -> np.ndarray:
         """KV rows through FP8."""
-        w, kernel = self._watched, "act_quant_fp8_inplace"
-        prefix = x.shape[-1] - rotated
-        if w.device is None or not self._inner.kv_codes or prefix % 64:
-            return w.tap(w.near("kv_quant"), kernel, self._inner.kv_lanes(x, rotated))
-        y = launch(w.device, kernel, "x", x=_f32(x), prefix=prefix, group=64)
-        return w.tap(w.near("kv_quant"), kernel, y.astype(x.dtype))
+        w = self._watched
+        lanes = self._inner.kv_lanes(x, rotated)
+        return w.tap(w.near("kv_quant"), "act_quant_fp8_inplace", lanes)
 
     def index_lanes(self, x: np.ndarray) -> np.ndarray:
         """Indexer queries or keys through FP4."""
-        w, kernel = self._watched, "act_quant_fp4_inplace"
-        if w.device is None or not self._inner.index_codes or x.shape[-1] % 32:
-            return w.tap(w.near("index_quant"), kernel, self._inner.index_lanes(x))
-        y = launch(w.device, kernel, "x", x=_f32(x.reshape(-1, x.shape[-1])))
-        return w.tap(w.near("index_quant"), kernel, y.reshape(x.shape).astype(x.dtype))
+        w = self._watched
+        return w.tap(w.near("index_quant"), "act_quant_fp4_inplace", self._inner.index_lanes(x))
 
 
 def open_model(folder: Path, law: str) -> Model:
@@ -202,26 +157,3 @@ def _collect(part: Any, name: str, found: dict[int, str]) -> None:
     elif is_dataclass(part):
         for item in fields(part):
             _collect(getattr(part, item.name), f"{name}.{item.name}", found)
-
-
-def launch(device: Device, kernel: str, output: str, **named: Any) -> np.ndarray:
-    """One output of one launch on host arrays: floats decoded.
-
-    Arrays are given as stored bits, in and inout by name; scalars and options by name.
-    """
-    spec = registry.spec(kernel)
-    arrays = {a.name: device.to_device(np.ascontiguousarray(named.pop(a.name)))
-              for a in spec.inputs}  # fmt: skip
-    for arg in spec.outputs:
-        if arg.name not in arrays:
-            bound = {a: s for i in spec.inputs
-                     for a, s in zip(i.axes, arrays[i.name].shape, strict=True)}  # fmt: skip
-            arrays[arg.name] = device.empty([bound[a] for a in arg.axes], arg.fmt)
-    prepare(spec, device=device, **arrays, **named).run()
-    device.synchronize()
-    bits, fmt = device.to_numpy(arrays[output]), spec.arg(output).fmt
-    return decode(bits, fmt.name) if fmt.is_float else bits
-
-
-def _f32(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float32)

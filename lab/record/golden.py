@@ -19,7 +19,8 @@ from dsv4.spec import KernelSpec
 from lab.cases import Case, cases
 from lab.record.digests import spec_digest
 from lab.record.golden_files import SCHEMA, Key, Row, key_of, label_of, read, write
-from lab.result import ERROR, CaseResult, case_key
+from lab.result import ERROR, CaseResult, case_key, places_of
+from lab.result import FAIL as FAILED
 from lab.run import RunOptions, run_case
 
 SAME, FAIL, NEW, MISSING = "SAME", "FAIL", "NEW", "MISSING"
@@ -210,6 +211,8 @@ def _judged(
         why = f"no golden for arch {now['arch']}, compiler {now['compiler']}"
         return Finding(NEW, spec.name, case.label, None, now, why)
     why = _moved(before, now)
+    if why and result.verdict == FAILED:
+        why = "; ".join([why, *places_of(o.to_json() for o in result.outputs)])
     return Finding(FAIL if why else SAME, spec.name, case.label, before, now, why)
 
 

@@ -132,11 +132,12 @@ def histogram(latest: Sequence[Row]) -> Part:
         k: {b: n / max(1, sum(totals[k].values())) for b, n in totals[k].items() if n}
         for k in ordered[:_MOST_BARS]
     }
-    rows = tuple((k, *(totals[k][b] or None for b in BUCKETS)) for k in ordered)
+    used = [b for b in BUCKETS if any(totals[k][b] for k in ordered)]
+    rows = tuple((k, *(totals[k][b] or None for b in used)) for k in ordered)
     svg = figures.ulp_histogram(shares, BUCKETS) if shares else ""
     words = "Distance of every element from the rounded oracle, over all cases of a kernel"
     words += f"; the {_MOST_BARS} furthest kernels." if len(ordered) > _MOST_BARS else "."
-    return Part("ULP histograms", words, ("kernel", *BUCKETS), rows, svg)
+    return Part("ULP histograms", words, ("kernel", *used), rows, svg, wide=True)
 
 
 def focus(latest: Sequence[Row]) -> list[Row]:
@@ -173,7 +174,7 @@ def looked_at(row: Row, device: Device) -> Iterable[Part]:
     with np.errstate(all="ignore"):
         judged = judge(spec.contract[output.name], both, stand.expected[output.name].magnitude,
                        stand.shape)  # fmt: skip
-        use = np.where(np.isfinite(judged.use), judged.use, 2.0)
+        use = np.where(np.isnan(judged.use), np.inf, judged.use)
         signed = both.error / both.step
     rows, columns = _flat_shape(use.shape)
     tile = _tile(spec.writes.get(output.name), both.axes)
@@ -183,7 +184,7 @@ def looked_at(row: Row, device: Device) -> Iterable[Part]:
     verdict = "PASS" if judged.passed else "FAIL"
     where = f"Output {output.name}, {both.fmt}, on {device.name}: {verdict}. {judged.reason}."
     yield Part(f"{name}: error map", where,
-               (names[0], names[1], "outside", "worst use of the bound"), tuple(cells[:40]),
+               (names[0], names[1], "outside", "worst use"), tuple(cells[:40]),
                svg)  # fmt: skip
     svg = figures.signed_ulp(np.abs(both.ref).reshape(-1), signed.reshape(-1), f"s{slug}")
     header = ("octave", "elements", "mean", "lowest", "highest")
@@ -195,15 +196,18 @@ def looked_at(row: Row, device: Device) -> Iterable[Part]:
 
 def pass_curve(found: Bisection) -> Part:
     """Inherited and added error along the forward pass."""
-    rows = tuple((t.number, t.name, t.kernel, t.inherited, t.added, t.use) for t in found.taps)
+    rows = tuple((t.number, t.name, t.inherited, t.added, t.use) for t in found.taps)
     first = found.first.number if found.first else None
     svg = figures.forward_curve([t.inherited for t in found.taps], [t.added for t in found.taps],
                                 first)  # fmt: skip
-    words = f"The worst of {found.samples} samples; what adds nothing stands at the foot. " + (
+    words = (
+        f"Every launch at its worst over {found.samples} samples; what adds nothing stands at the"
+    )
+    words += " foot, what inherits nothing is left out. " + (
         f"First broken: {found.first.name}." if found.first else "No tap leaves its contract."
     )
-    header = ("#", "tap", "kernel", "inherited", "added", "bound use")
-    return Part("Forward pass", words, header, rows, svg)
+    header = ("#", "launch", "inherited", "added", "bound use")
+    return Part("Forward pass", words, header, rows, svg, wide=True)
 
 
 def roofline(latest: Sequence[Row]) -> Part:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ _HATCHES = (
     "--",
 )
 _SIZE = (4.8, 3.0)
+_SMALL, _LABEL = 9, 10  # points; a phone shows a figure at about its own size
+_LEGEND_ROW = 0.19  # inches
+_MOST_FAMILIES = 11
 _MOST_POINTS = 1500
 _MOST_CELLS = 40
 
@@ -63,7 +67,7 @@ def figure(height: float = _SIZE[1]) -> tuple[Any, Any]:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_FAINT)
-    axes.tick_params(which="both", colors=_INK, labelsize=8)
+    axes.tick_params(which="both", colors=_INK, labelsize=_SMALL)
     axes.grid(True, color=_FAINT, linewidth=0.5, alpha=0.6)
     axes.set_axisbelow(True)
     return made, axes
@@ -107,11 +111,11 @@ def ulp_histogram(shares: Mapping[str, Mapping[str, float]], buckets: Sequence[s
             hatch=_HATCHES[number % len(_HATCHES)],
         )  # fmt: skip
         left += widths
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=_SMALL)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("% of elements, by distance in ulp", fontsize=9)
+    axes.set_xlabel("% of elements, by distance in ulp", fontsize=_LABEL)
     axes.grid(False, axis="y")
-    made.legend(loc="outside upper center", ncols=min(5, max(1, len(used))), fontsize=8,
+    made.legend(loc="outside upper center", ncols=min(5, max(1, len(used))), fontsize=_SMALL,
                 frameon=False)  # fmt: skip
     return as_svg(made, "ulp")
 
@@ -143,9 +147,9 @@ def error_map(
     axes.set_ylim(rows, 0)
     axes.grid(False)
     axes.set_xlabel(
-        f"{axes_names[1]}; crossed: outside the bound, dashed: tiles of a block", fontsize=9
+        f"{axes_names[1]}; crossed: outside the bound, dashed: tiles of a block", fontsize=_LABEL
     )
-    axes.set_ylabel(axes_names[0], fontsize=9)
+    axes.set_ylabel(axes_names[0], fontsize=_LABEL)
     table.sort(key=lambda row: (-row[2], -row[3]))
     return as_svg(made, name), table
 
@@ -163,37 +167,43 @@ def signed_ulp(magnitude: np.ndarray, signed: np.ndarray, name: str) -> str:
     axes.axhline(0, color=_INK, linewidth=0.8)
     for half in (-0.5, 0.5):
         axes.axhline(half, color=_INK, linewidth=0.6, linestyle=":")
-    axes.set_xlabel("log2 of the reference's magnitude; dotted: half a spacing", fontsize=9)
-    axes.set_ylabel("error, spacings", fontsize=9)
+    axes.set_xlabel("log2 of the reference's magnitude; dotted: half a spacing", fontsize=_LABEL)
+    axes.set_ylabel("error, spacings", fontsize=_LABEL)
     return as_svg(made, name)
 
 
 def forward_curve(inherited: Sequence[float], added: Sequence[float], first: int | None) -> str:
     """Inherited and added error along the forward pass, on a logarithmic scale."""
-    made, axes = figure()
-    numbers = np.arange(len(added))
-    floor = 1e-9
-    axes.plot(numbers, np.maximum(np.nan_to_num(inherited, nan=1.0), floor), color=_TWO,
-              linewidth=1.2, label="inherited, with all before")  # fmt: skip
+    made, axes = figure(_SIZE[1] + 0.4)
+    numbers, floor = np.arange(len(added)), 1e-9
+    shown = np.nan_to_num(np.asarray(inherited, float), nan=1.0)
+    there = shown > 0  # a weight that is decoded, say, inherits nothing
+    axes.plot(numbers[there], np.maximum(shown[there], floor), color=_TWO, linewidth=0.7,
+              marker="s", markersize=2.5, markerfacecolor="none", markeredgewidth=0.7,
+              label="inherited")  # fmt: skip
     axes.plot(numbers, np.maximum(added, floor), color=_ONE, linewidth=0, marker="o", markersize=3,
-              label="added by this operator")  # fmt: skip
+              label="added")  # fmt: skip
     if first is not None:
         axes.axvline(first, color=_BAD, linewidth=1.2, linestyle="--", label="first broken")
     axes.set_yscale("log")
-    axes.set_xlabel("tap, in the order of the pass", fontsize=9)
-    axes.set_ylabel("relative L2 error", fontsize=9)
-    made.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    axes.set_xlabel("launch, in the order of the pass", fontsize=_LABEL)
+    axes.set_ylabel("relative L2 error", fontsize=_LABEL)
+    made.legend(loc="outside upper center", ncols=3, fontsize=_SMALL, frameon=False)
     return as_svg(made, "forward")
 
 
 def roofline(points: Sequence[tuple[float, float, str]], roof: float | None) -> str:
     """Bytes a second against operations per byte, with the copy speed of the machine."""
-    made, axes = figure()
-    families = sorted({family for _, _, family in points})
-    for number, family in enumerate(families):
-        mine = [(x, y) for x, y, f in points if f == family]
+    counts = Counter(family for _, _, family in points)
+    families = sorted(family for family, _ in counts.most_common(_MOST_FAMILIES))
+    others = sorted(counts.keys() - set(families))
+    groups = [(f"{len(others)} others", set(others))] if others else []
+    groups += [(family, {family}) for family in families]
+    made, axes = figure(_SIZE[1] + _LEGEND_ROW * -(-(len(groups) + 1) // 3))
+    for number, (name, members) in enumerate(groups):
+        mine = [(x, y) for x, y, f in points if f in members]
         axes.scatter([x for x, _ in mine], [y / 1e9 for _, y in mine], s=22,
-                     marker="os^vDPX*<>hp"[number % 12], linewidths=0.7, label=family,
+                     marker=".os^vDPX*<>h"[number + (not others)], linewidths=0.7, label=name,
                      facecolors=[_to_rgba(_ONE if number % 2 else _TWO, 0.45)],
                      edgecolors=[_INK])  # fmt: skip
     if roof:
@@ -202,15 +212,15 @@ def roofline(points: Sequence[tuple[float, float, str]], roof: float | None) -> 
     axes.set_xscale("symlog", linthresh=0.1)
     axes.set_xlim(left=-0.03)
     axes.set_yscale("log")
-    axes.set_xlabel("operations per byte", fontsize=9)
-    axes.set_ylabel("GB/s", fontsize=9)
-    made.legend(loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    axes.set_xlabel("operations per byte", fontsize=_LABEL)
+    axes.set_ylabel("GB/s", fontsize=_LABEL)
+    made.legend(loc="outside upper center", ncols=3, fontsize=_SMALL, frameon=False)
     return as_svg(made, "roofline")
 
 
 def time_history(series: Mapping[str, Sequence[tuple[int, float, float]]]) -> str:
     """Median time of a case over its records, relative to its first; the bars are the noise."""
-    made, axes = figure()
+    made, axes = figure(_SIZE[1] + _LEGEND_ROW * len(series))
     for number, (name, rows) in enumerate(series.items()):
         begin = rows[0][1] or 1.0
         axes.errorbar(
@@ -219,10 +229,10 @@ def time_history(series: Mapping[str, Sequence[tuple[int, float, float]]]) -> st
             color=_ONE if number % 2 else _TWO, marker="os^vDPX*<>hp"[number % 12], markersize=4,
             linewidth=1.0, linestyle=("-", "--", ":", "-.")[number % 4], capsize=2,
         )  # fmt: skip
-    axes.set_xlabel("record", fontsize=9)
-    axes.set_ylabel("time, first = 1", fontsize=9)
+    axes.set_xlabel("record", fontsize=_LABEL)
+    axes.set_ylabel("time, first = 1", fontsize=_LABEL)
     axes.locator_params(axis="x", integer=True)
-    made.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    made.legend(loc="outside upper center", ncols=1, fontsize=_SMALL, frameon=False)
     return as_svg(made, "history")
 
 

@@ -23,7 +23,8 @@ h1 { font-size: 1.5rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2r
 p { margin: .3rem 0; max-width: 46rem; } .facts { color: var(--ink); font-size: .85rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr));
   gap: 0 2rem; align-items: start; }
-section { min-width: 0; } figure { margin: .4rem 0; min-width: 0; }
+section { min-width: 0; } .wide { grid-column: 1 / -1; } .wide .scroll { margin-top: .4rem; }
+figure { margin: .4rem 0; min-width: 0; }
 figure svg { width: 100%; max-width: 36rem; height: auto; display: block; }
 .scroll { overflow-x: auto; max-height: 26rem; overflow-y: auto; border: 1px solid var(--line);
   border-radius: 4px; }
@@ -35,6 +36,8 @@ th, td { padding: .2rem .55rem; text-align: left; white-space: nowrap;
 tr:last-child td { border-bottom: 0; } td.long { white-space: normal; min-width: 14rem; }
 .PASS, .SAME, .FASTER { color: var(--good); } .FAIL, .ERROR, .SLOWER { color: var(--bad);
   font-weight: 600; } code { font-size: .85em; }
+@media (min-width: 76rem) { .wide .pair { align-items: stretch; }
+  .wide .pair > .scroll { height: 0; min-height: 100%; max-height: none; } }
 @media (max-width: 40rem) { body { padding: .7rem; } h1 { font-size: 1.25rem; } }
 @media print { .scroll { max-height: none; } }
 """
@@ -42,7 +45,10 @@ tr:last-child td { border-bottom: 0; } td.long { white-space: normal; min-width:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A section: words, an optional drawing, and the table under it."""
+    """A section: words, an optional drawing, and the table under it.
+
+    wide: it takes the whole width, with the table beside its drawing where there is room.
+    """
 
     title: str
     words: str
@@ -50,6 +56,7 @@ class Part:
     rows: tuple[tuple[Any, ...], ...]
     svg: str = ""
     level: int = 2
+    wide: bool = False
 
 
 def render(title: str, facts: Sequence[str], parts: Iterable[Part]) -> str:
@@ -74,7 +81,10 @@ def _section(part: Part) -> str:
     drawing = f"<figure>{part.svg}</figure>" if part.svg else ""
     heading = f"<h{part.level}>{html.escape(part.title)}</h{part.level}>"
     words = f"<p>{html.escape(part.words)}</p>" if part.words else ""
-    return f"<section>{heading}{words}{drawing}{_table(part.header, part.rows)}</section>"
+    shown = drawing + _table(part.header, part.rows)
+    if part.wide:
+        return f'<section class="wide">{heading}{words}<div class="pair">{shown}</div></section>'
+    return f"<section>{heading}{words}{shown}</section>"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The kernel tables of the README, made from committed kernel-diff documents.
+"""The generated tables of the README: kernels from kernel-diff documents, models from their runs.
 
 `docs/measured/<card>.json` is what `dsv4-lab kernel-diff --level full --json` printed on that card.
 `python -m lab.report.readme` writes the tables between the markers; `--check` only compares.
@@ -16,8 +16,11 @@ import click
 
 from dsv4 import registry
 from dsv4.errors import Refusal
+from lab.report import runs
+from lab.report.markdown import card, markdown, replace_between
 
-BEGIN, END = "<!-- kernels:begin -->", "<!-- kernels:end -->"
+KERNELS = "<!-- kernels:begin -->", "<!-- kernels:end -->"
+RUNS = "<!-- runs:begin -->", "<!-- runs:end -->"
 _ROOT = Path(__file__).resolve().parents[2]
 _README = _ROOT / "README.md"
 _MEASURED = _ROOT / "docs" / "measured"
@@ -34,16 +37,17 @@ def tables(documents: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(_card(d) for d in documents)
 
 
-def replace_between(text: str, generated: str) -> str:
-    """The README with the generated part in place. Errors: Refusal without the two markers."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise Refusal(
-            f"README.md lacks the markers {BEGIN} and {END}\n"
-            "  put them where the kernel table belongs"
-        )
-    return f"{head}{BEGIN}\n\n{generated}\n\n{END}{tail}"
+def replaced(text: str, kernels: str, models: str) -> str:
+    """The README with both generated parts in place. Errors: Refusal without their markers."""
+    for (begin, end), generated in ((KERNELS, kernels), (RUNS, models)):
+        filled = replace_between(text, begin, end, generated)
+        if filled is None:
+            raise Refusal(
+                f"README.md lacks the markers {begin} and {end}\n"
+                "  put them where the generated table belongs"
+            )
+        text = filled
+    return text
 
 
 def read_documents(folder: Path) -> list[dict[str, Any]]:
@@ -72,17 +76,11 @@ def _card(document: Mapping[str, Any]) -> str:
 
 def _summary(document: Mapping[str, Any]) -> str:
     env, summary = document["env"], document["summary"]
-    cuda, git = env.get("cuda") or {}, env.get("git") or {}
-    facts = [f"nvrtc {cuda['nvrtc']}"] if cuda.get("nvrtc") else []
-    if driver := (env.get("gpu_settings") or {}).get("driver"):
-        facts.insert(0, f"driver {driver}")
-    if git.get("commit"):
-        facts.append(f"commit {git['commit'][:7]}")
-    elif document.get("runs", 1) > 1:
-        facts.append(f"{document['runs']} runs joined, not of one commit")
+    joined = document.get("runs", 1)
+    more = f"{joined} runs joined, not of one commit" if joined > 1 else ""
     worst = max(document["results"], key=_bound_use)
     return (
-        f"**{env.get('device') or env['cpu']['model']}** ({', '.join(facts)}):"
+        f"{card(env, more)}:"
         f" {summary['kernels']} kernels, {summary['cases']} cases, {summary['pass']} pass,"
         f" {summary['fail']} fail, {summary['error']} error. Worst bound use"
         f" {_bound_use(worst):.2f} ({worst['kernel']}, {worst['case']})."
@@ -109,7 +107,7 @@ def _all_kernels(results: Sequence[Result]) -> str:
             )
         )
     header = ("kernel", "contract", "verdict", "identical", "bound use", "timed at")
-    return _markdown((*header, "time", "GB/s", "of copy"), rows)
+    return markdown((*header, "time", "GB/s", "of copy"), rows)
 
 
 def _linears(results: Sequence[Result]) -> str:
@@ -123,7 +121,7 @@ def _linears(results: Sequence[Result]) -> str:
     if not timed:
         return ""
     rows = [(f"`{r['kernel']}`", r["case"], _axes(r), *_speed(r)) for r in timed]
-    return _markdown(("linear", "case", "shape", "time", "GB/s", "of copy"), rows)
+    return markdown(("linear", "case", "shape", "time", "GB/s", "of copy"), rows)
 
 
 def _declared() -> str:
@@ -137,7 +135,7 @@ def _declared() -> str:
         )
         for k in registry.kernels().values()
     ]
-    return _markdown(("kernel", "contract", "what it does"), rows)
+    return markdown(("kernel", "contract", "what it does"), rows)
 
 
 def _bound_use(result: Result) -> float:
@@ -171,21 +169,18 @@ def _short(contract: str) -> str:
     return contract if len(contract) <= 12 else contract.partition("(")[0]
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 @click.command()
 @click.option("--check", is_flag=True, help="Only say whether the README is up to date.")
 def main(check: bool) -> None:
-    """Write the kernel tables of the README from docs/measured.
+    """Write the generated tables of the README from docs/measured.
 
     Example: python -m lab.report.readme --check
     """
     try:
         old = _README.read_text(encoding="utf-8")
-        new = replace_between(old, tables(read_documents(_MEASURED)))
+        new = replaced(
+            old, tables(read_documents(_MEASURED)), runs.tables(runs.read_runs(_MEASURED / "runs"))
+        )
     except Refusal as error:
         raise click.ClickException(str(error)) from None
     if old == new:

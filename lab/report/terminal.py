@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
-_LIMIT_S = 60.0
+_LIMIT_S = 180.0  # a first run compiles every kernel
 
 Action = tuple[str, str | Callable[[], None]]
 """Words to wait for, and then keys to type or something to do."""

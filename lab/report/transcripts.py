@@ -2,6 +2,7 @@
 
 The session works in a clone of the checkout, plants faults there and finds them. `python -m
 lab.report.transcripts` writes the page anew; nothing in it is typed by hand but the words between.
+On a GPU the commands take it: `--page docs/workbench-h200.md` is that session on a card.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
+
+from dsv4.runtime.device import cuda_problem, open_device
 from lab.report.terminal import Action, record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +26,19 @@ PAGE = ROOT / "docs" / "workbench.md"
 _LONGEST = 46
 _HEAD = """# The workbench
 
-What each command shows, recorded by `python -m lab.report.transcripts` on the CPU of a machine
-without a GPU. On a GPU the same commands take `--backend cuda`. The session plants four faults in a
-clone and finds them: a wrong tile, a wrong scale, a missing barrier, a slowed loop.
+What each command shows, recorded by `python -m lab.report.transcripts` on {where}. The session
+plants four faults in a clone and finds them: a wrong tile, a wrong scale, a missing barrier, a
+slowed loop.
+
+Who finds what, and names which place (`tests/lab/test_planted_faults.py` holds every entry):
+
+| | wrong tile | wrong scale | missing barrier | slowed loop |
+| --- | --- | --- | --- | --- |
+| `kernel-diff` | element and pattern | row, and the factor 0.5 | element | it has one time |
+| `probe` | the output, after right stages | stage and line | stage and line | right numbers |
+| `sanitize` | failing case, element | failing case, row | race, line | right numbers |
+| `compare` | case, element | case, row | case, element | case |
+| `golden check` | element and pattern | row | element | goldens hold no times |
 """
 
 
@@ -33,6 +47,7 @@ class Session:
     """The clone that commands run in, and the page so far."""
 
     folder: Path
+    on_gpu: bool
     parts: list[str] = field(default_factory=list)
 
     def say(self, title: str, words: str) -> None:
@@ -100,6 +115,8 @@ def whole_session(session: Session) -> None:
     s.run("dsv4-lab kernel-diff rms_norm -c verify")
     s.run("dsv4-lab compare 1 2 --explain")
     s.run("dsv4-lab golden check rms_norm -c verify --folder goldens")
+    s.run("dsv4-lab -q kernel-diff rms_norm_f32 -c verify --no-record --no-time"
+          " --against golden:goldens")  # fmt: skip
     s.say("minimise and replay", "The smallest shape that still fails, then the plainest values.")
     s.run("dsv4-lab minimise rms_norm -c verify -o minimised")
     found = next((s.folder / "minimised").glob("*.case")).relative_to(s.folder)
@@ -134,8 +151,9 @@ def whole_session(session: Session) -> None:
             (">>> ", "\x04"),
         ],
     )
-    s.say("bisect forward", "The same fault seen from a forward pass of the tiny checkpoint: the"
-          " first operator whose own error leaves its contract.")  # fmt: skip
+    s.say("bisect forward", "A fault seen from the engine's pass over the tiny checkpoint: the"
+          " first launch whose own error leaves its contract, in which layer, and the launch alone"
+          " with the file that replays it.")  # fmt: skip
     s.restore()
     s.plant("act_quant.cu", "const float scale = exp2_of(k), inverse = exp2_of(-k);",
             "const float scale = exp2_of(k + 1), inverse = exp2_of(-k);")  # fmt: skip
@@ -149,7 +167,7 @@ def whole_session(session: Session) -> None:
     s.git("reset", "-q", "--hard", good)
 
     s.say("A missing barrier", "sanitize runs compute-sanitizer on a GPU and the check mode"
-          " here.")  # fmt: skip
+          " elsewhere.")  # fmt: skip
     s.plant("router.cu", "    __syncthreads();\n    if (threadIdx.x >= 32) return;",
             "    if (threadIdx.x >= 32) return;")  # fmt: skip
     s.run("dsv4-lab sanitize router")
@@ -167,9 +185,11 @@ def whole_session(session: Session) -> None:
     s.run("dsv4-lab compile rms_norm --arch sm_90a,sm_100a --diff HEAD")
     s.restore()
     s.run("dsv4-lab compile rms_norm --arch sm_90a,sm_100a --diff HEAD")
-    s.say("Workers", "One process a device; a dead one costs its case.")
-    s.run("dsv4-lab kernel-diff cast act_quant_fp4_inplace --workers 2 --backend host")
-    s.say("ncu", "Headline metrics of one launch, kept beside its timing; here without a GPU.")
+    s.say("Workers", "Several processes, which take turns on one GPU; a dead one costs its"
+          " case.")  # fmt: skip
+    s.run("dsv4-lab kernel-diff cast act_quant_fp4_inplace --workers 2")
+    what = "" if s.on_gpu else "; here without a GPU"
+    s.say("ncu", f"Headline metrics of one launch, kept beside its timing{what}.")
     s.run("dsv4-lab ncu rms_norm -c prefill")
     s.say("report", "The store as one page, light and dark, wide and narrow"
           " ([screenshots](report/)).")  # fmt: skip
@@ -182,16 +202,24 @@ def _has_ipython() -> bool:
     return importlib.util.find_spec("IPython") is not None
 
 
-def main() -> None:
-    """Run the session in a fresh clone and write the page."""
+@click.command()
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), default=PAGE)
+def main(page: Path) -> None:
+    """Run the session in a fresh clone and write the page.
+
+    Example: python -m lab.report.transcripts --page docs/workbench-h200.md
+    """
+    on_gpu = cuda_problem() is None
+    where = f"an {open_device('cuda').name}" if on_gpu else "the CPU of a machine without a GPU"
     with tempfile.TemporaryDirectory(prefix="dsv4-lab-") as folder:
         clone = Path(folder) / "dsv4-lab"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-        session = Session(clone)
+        session = Session(clone, on_gpu)
         whole_session(session)
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text("\n".join([_HEAD, *session.parts]), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)} written")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    head = _HEAD.replace("{where}", where)
+    page.write_text("\n".join([head, *session.parts]), encoding="utf-8")
+    click.echo(f"{page} written")
 
 
 if __name__ == "__main__":

@@ -7,30 +7,14 @@ code; comparing whole files would call them different.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Mapping
+
+from dsv4.runtime.elf import sections
 
 # Lines, names and notes of the compiler: they say where code came from, not what it does.
 _ABOUT = (".debug", ".nv_debug", ".rela.debug", ".rel.debug", ".shstrtab", ".strtab", ".symtab",
           ".note", ".nv.callgraph", ".rel.nv.", ".nv.prototype", ".nv.compat",
           ".nv.merc.symtab")  # fmt: skip
-_HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_NO_BITS = 8
-
-
-def sections(binary: bytes) -> dict[str, bytes]:
-    """Every named section; one that takes no room in the file is as many zero bytes."""
-    fields = _HEADER.unpack_from(binary)
-    table, entry_bytes, count, names_at = fields[5], fields[10], fields[11], fields[12]
-    rows = [_SECTION.unpack_from(binary, table + entry_bytes * i) for i in range(count)]
-    names = binary[rows[names_at][4] : rows[names_at][4] + rows[names_at][5]]
-    found: dict[str, bytes] = {}
-    for name_at, kind, _, _, offset, size, *_ in rows:
-        name = names[name_at : names.index(b"\0", name_at)].decode()
-        if name:
-            found[name] = bytes(size) if kind == _NO_BITS else binary[offset : offset + size]
-    return found
 
 
 def code(binary: bytes) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4.errors import DeviceError, KernelFault, LaunchError
-from lab.result import PASS, CaseResult, case_key
+from lab.result import PASS, CaseResult, case_key, places_of
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CHECK = "host check"
@@ -138,7 +138,8 @@ def _results(document: str) -> list[dict[str, Any]] | None:
 
 
 def _broken(tool: str, row: Mapping[str, Any]) -> Broken:
-    what = str(row["error"] or "; ".join(row["reasons"])).splitlines()[0]
+    parts = [row["error"]] if row["error"] else [*row["reasons"], *places_of(row["outputs"])]
+    what = "; ".join(parts).splitlines()[0]
     label = case_key(row["case"], row["axes"])
     return Broken(
         tool,

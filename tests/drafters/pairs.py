@@ -41,16 +41,24 @@ def target_content(kind: str) -> dict[str, Any]:
     )
     if kind == "dense":
         return common | dict(model_type="qwen3", rope_theta=1e6)
-    return common | dict(
-        model_type="qwen3_5_text",
-        head_dim=32,
-        full_attention_interval=4,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=16,
-        linear_value_head_dim=16,
-        linear_conv_kernel_dim=4,
-        rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25),
+    routed: dict[str, Any] = {}
+    if kind == "moe":
+        routed = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                      shared_expert_intermediate_size=32)  # fmt: skip
+    return (
+        common
+        | routed
+        | dict(
+            model_type="qwen3_next" if kind == "moe" else "qwen3_5_text",
+            head_dim=32,
+            full_attention_interval=4,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_conv_kernel_dim=4,
+            rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25),
+        )
     )
 
 
@@ -60,16 +68,19 @@ def target_shapes(kind: str) -> dict[str, tuple[int, ...]]:
         "model.embed_tokens.weight": (VOCAB, HIDDEN),
         "model.norm.weight": (HIDDEN,),
     }
-    if kind == "hybrid":
+    if kind != "dense":
         found["lm_head.weight"] = (VOCAB, HIDDEN)
     width = 16 if kind == "dense" else 32
     for i in range(4):
         at = f"model.layers.{i}."
         found |= {f"{at}{n}_layernorm.weight": (HIDDEN,) for n in ("input", "post_attention")}
-        found |= {f"{at}mlp.{n}_proj.weight": (128, HIDDEN) for n in ("gate", "up")}
-        found[f"{at}mlp.down_proj.weight"] = (HIDDEN, 128)
-        if kind == "hybrid" and i < 3:
-            sizes = dict(qkv=128, z=64, b=4, a=4)
+        if kind == "moe":
+            found |= routed_shapes(f"{at}mlp.")
+        else:
+            found |= mlp_shapes(f"{at}mlp.", 128)
+        if kind != "dense" and i < 3:
+            # Qwen3-Next packs its projections by key head.
+            sizes = dict(qkvz=192, ba=8) if kind == "moe" else dict(qkv=128, z=64, b=4, a=4)
             at += "linear_attn."
             found |= {f"{at}in_proj_{n}.weight": (rows, HIDDEN) for n, rows in sizes.items()}
             found |= {f"{at}{n}": (4,) for n in ("A_log", "dt_bias")}
@@ -82,6 +93,23 @@ def target_shapes(kind: str) -> dict[str, tuple[int, ...]]:
         found |= {f"{at}{n}_proj.weight": (2 * width, HIDDEN) for n in "kv"}
         found |= {f"{at}{n}_norm.weight": (width,) for n in "qk"}
     return found
+
+
+def mlp_shapes(at: str, width: int) -> dict[str, tuple[int, ...]]:
+    """The three matrices of an MLP."""
+    found: dict[str, tuple[int, ...]] = {
+        f"{at}{n}_proj.weight": (width, HIDDEN) for n in ("gate", "up")
+    }
+    return found | {f"{at}down_proj.weight": (HIDDEN, width)}
+
+
+def routed_shapes(at: str) -> dict[str, tuple[int, ...]]:
+    """A router, four experts, and the shared one."""
+    found: dict[str, tuple[int, ...]] = {f"{at}gate.weight": (4, HIDDEN)}
+    for e in range(4):
+        found |= mlp_shapes(f"{at}experts.{e}.", 32)
+    found |= mlp_shapes(f"{at}shared_expert.", 32)
+    return found | {f"{at}shared_expert_gate.weight": (1, HIDDEN)}
 
 
 def weights(
@@ -134,8 +162,8 @@ def write_target(folder: Path, kind: str) -> Path:
 
 
 def write_drafter(folder: Path, family: str, **changes: Any) -> Path:
-    """A drafter of test size for either target."""
-    tensors = {name: shape for name, (_, shape) in shapes(family).items()}
+    """A drafter of test size for either target, with changes to its configuration."""
+    tensors = {name: shape for name, (_, shape) in shapes(family, **changes).items()}
     return write(folder, content(family, **changes), tensors, seed=2)
 
 
@@ -173,6 +201,7 @@ class Knowing:
     stream: Sequence[int]
     wrong: Sequence[bool]
     prompt: int
+    vocab: int = VOCAB
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.drafter, name)
@@ -181,7 +210,7 @@ class Knowing:
         behind = range(start - self.prompt + 1, start - self.prompt + 1 + slots)
         known = [self.stream[i] if i < len(self.stream) else 0 for i in behind]
         return [
-            (t + 1) % VOCAB if self.wrong[i % len(self.wrong)] else t
+            (t + 1) % self.vocab if self.wrong[i % len(self.wrong)] else t
             for i, t in zip(behind, known, strict=True)
         ]
 

@@ -66,24 +66,27 @@ def content(family: str, **changes: Any) -> dict[str, Any]:
     return document
 
 
-def shapes(family: str, markov: str = "vanilla") -> Shapes:
-    """Tensors by name: (dtype, shape)."""
-    config = draft_config(content(family))
+def shapes(family: str, markov: str = "vanilla", **changes: Any) -> Shapes:
+    """Tensors by name, (dtype, shape), of a small drafter with changes to its configuration."""
+    config = draft_config(content(family, **changes))
+    vocab, hidden = config.vocab, config.hidden
     found: dict[str, tuple[int, ...]] = dict(trunk_shapes(config))
     if family == "dspark":
-        found |= {W1: (VOCAB, 32), W2: (VOCAB, 32), CONFIDENCE[0]: (1, 96), CONFIDENCE[1]: (1,)}
+        found |= {W1: (vocab, 32), W2: (vocab, 32)}
+        found |= {CONFIDENCE[0]: (1, hidden + 32), CONFIDENCE[1]: (1,)}
         if markov == "gated":
-            found |= {EXTRA[markov][0]: (32, 96), EXTRA[markov][1]: (32,)}
+            found |= {EXTRA[markov][0]: (32, hidden + 32), EXTRA[markov][1]: (32,)}
         if markov == "rnn":
-            found |= {EXTRA[markov][0]: (96, 128), EXTRA[markov][1]: (96,)}
+            found |= {EXTRA[markov][0]: (96, hidden + 64), EXTRA[markov][1]: (96,)}
     if family == "dflash2":
         for layer in range(2):
             for conv in ("attention_conv", "mlp_conv"):
-                found[f"layers.{layer}.{conv}.base_kernel"] = (2, 2, 64)
-                found[f"layers.{layer}.{conv}.kernel_projection.weight"] = (16, 64)
-        found[HIDDEN_PROJECTION] = (8, 64)
+                found[f"layers.{layer}.{conv}.base_kernel"] = (2, 2, hidden)
+                rows = 4 * (hidden // 16)
+                found[f"layers.{layer}.{conv}.kernel_projection.weight"] = (rows, hidden)
+        found[HIDDEN_PROJECTION] = (8, hidden)
         for book in ("predecessor", "successor"):
-            found[f"candidate_selector.{book}_codebook"] = (VOCAB, 8)
+            found[f"candidate_selector.{book}_codebook"] = (vocab, 8)
     return {name: ("BF16", shape) for name, shape in found.items()}
 
 

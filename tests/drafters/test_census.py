@@ -79,6 +79,18 @@ def test_a_misshapen_tensor_is_refused_by_its_code(
         census(family, tensors=shapes(family) | {name: ("BF16", shape)})
 
 
+@pytest.mark.parametrize("name", shapes("dflash"))
+def test_every_tensor_of_the_trunk_is_needed_in_its_shape(name: str) -> None:
+    stored = shapes("dflash")
+    with refuses("tensor-shape"):
+        census("dflash", tensors=stored | {name: ("BF16", (*stored[name][1], 1))})
+    with refuses("dtype"):
+        census("dflash", tensors=stored | {name: ("F16", stored[name][1])})
+    del stored[name]
+    with refuses("tensor-missing"):
+        census("dflash", tensors=stored)
+
+
 def test_other_number_formats_are_refused() -> None:
     with refuses("dtype"):
         census("dflash", tensors=shapes("dflash") | {"norm.weight": ("F32", (64,))})

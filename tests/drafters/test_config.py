@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from dsv4.drafters.config import Yarn, check_taps, default_taps, draft_config
+from dsv4.drafters.config import (
+    OPTIONS,
+    SELECTOR_OPTIONS,
+    SIZES,
+    YARN_KEYS,
+    Yarn,
+    check_taps,
+    default_taps,
+    draft_config,
+)
 from dsv4.drafters.rope import neox_table, turning_pair, yarn_divisors, yarn_gain
 from tests.drafters.small import content
 from tests.speculation.refusing import refuses
@@ -100,6 +109,26 @@ def test_a_configuration_that_breaks_a_rule_is_refused_by_its_code(
 ) -> None:
     with refuses(code):
         read(family, **changes)
+
+
+@pytest.mark.parametrize("key", SIZES)
+def test_no_size_may_be_missing(key: str) -> None:
+    with refuses("key-missing"):
+        read(**{key: None})
+
+
+@pytest.mark.parametrize(("family", "keys"), [("dspark", OPTIONS), ("dflash2", OPTIONS)])
+def test_no_option_of_a_drafter_may_be_missing(family: str, keys: tuple[str, ...]) -> None:
+    more = SELECTOR_OPTIONS if family == "dflash2" else ()
+    for key in (*keys, *more):
+        with refuses("draft-key-missing"):
+            read(family, **{key: None, f"own_{key}": None})
+
+
+@pytest.mark.parametrize("key", YARN_KEYS)
+def test_no_number_of_yarn_may_be_missing(key: str) -> None:
+    with refuses("yarn-incomplete"):
+        read("dspark", rope_theta=None, rope_parameters={**YARN, key: None})
 
 
 def test_yarn_is_found_under_either_name_of_its_type() -> None:

@@ -53,6 +53,29 @@ def test_walking_everything_or_the_window_gives_the_same_bytes(tmp_path: Path) -
     assert clipped.tobytes() == scanned.tobytes()
 
 
+def test_tensor_cores_move_a_block_without_windows_by_bf16_and_no_other(tmp_path: Path) -> None:
+    cores = Switches(tensor_cores=True)
+    exact, rounded = (
+        block(drafter(tmp_path, "dflash"), 8),
+        block(drafter(tmp_path, "dflash", switches=cores), 8),
+    )
+    error = np.abs(rounded - exact).max() / np.abs(exact).max()
+    assert 0 < error < 0.02
+    cut, same = (
+        block(drafter(tmp_path, "dflash2"), 8),
+        block(drafter(tmp_path, "dflash2", switches=cores), 8),
+    )
+    assert cut.tobytes() == same.tobytes()
+
+
+def test_tensor_cores_are_refused_for_heads_that_they_do_not_take(tmp_path: Path) -> None:
+    folder = write_drafter(tmp_path / "d", "dflash", head_dim=20)
+    with refuses("switch"):
+        load_draft(folder, HostDevice(), switches=Switches(tensor_cores=True), precision="bf16")
+    lines = draft_census(folder).banner("bf16", "seed", Switches(tensor_cores=True))
+    assert "tensor cores" in lines["attention rule"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_precisions_move_the_block_a_little_and_each_differently(
     family: str, tmp_path: Path

@@ -51,12 +51,14 @@ def variants(kind: str, family: str) -> dict[str, Switches]:
         "whole window": Switches(adapt=False),
         "narrow": Switches(verify_t=2),
         "read at once": Switches(defer=False),
+        "replayed rounds": Switches(verify_graph=True),
     }
     if kind == "hybrid":
         found |= {
             "three rows": Switches(verify_t=3),
             "replayed": Switches(ckpt=False),
             "gated": Switches(gate=True),
+            "gated graphs": Switches(gate=True, verify_graph=True, defer=False),
             "fresh snapshots": Switches(batch_states=False),
         }
     if family == "dspark":
@@ -169,6 +171,27 @@ def test_the_dense_loop_reads_rows_from_one_on_and_stays_in_its_budget(pairs: An
     assert list(scaled.tokens) == stream[:5]
 
 
+def test_the_dense_loop_tells_of_every_round_when_it_is_asked_to(
+    pairs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, drafter, _ = pairs["dense", "dflash"]
+    lines: list[str] = []
+    quiet = generate_dense(target, drafter, PROMPT, 9, tell=lines.append)
+    assert not lines
+    loud = generate_dense(
+        target, drafter, PROMPT, 9, switches=Switches(debug=True), tell=lines.append
+    )
+    assert loud.tokens == quiet.tokens
+    assert len(lines) == len(loud.stats.rounds)
+    first = loud.stats.rounds[0]
+    embedded = target.embed([first.anchor, drafter.config.mask_token_id])
+    norms = " ".join(f"{n:.6g}" for n in np.linalg.norm(embedded, axis=1).astype(float))
+    assert lines[0].startswith(f"round at 5: noise norms {norms}, drafts {list(first.drafts)}")
+    assert lines[0].endswith(f"kept {first.keep}")
+    generate_dense(target, drafter, PROMPT, 3, switches=Switches(debug=True))
+    assert capsys.readouterr().err.startswith("round at 5: ")
+
+
 def test_a_full_context_ends_a_session_before_a_partial_block(pairs: Any) -> None:
     target, drafter, stream = pairs["hybrid", "dspark"]
     s = session.new(target, drafter, PROMPT, 30)
@@ -215,8 +238,9 @@ def test_pairs_that_do_not_fit_are_refused_before_anything_runs(pairs: Any, tmp_
         generate(target, drafter, [97], 4)
     with refuses("session-prompt"):
         session.new(target, drafter, PROMPT, 16)
-    with refuses("session-penalties"):
-        session.new(target, drafter, PROMPT, 60, SpecSampling(1.0, penalty_repeat=1.1))
+    for penalty in ({"penalty_repeat": 1.1}, {"penalty_freq": 0.1}, {"penalty_present": 0.1}):
+        with refuses("session-penalties"):
+            session.new(target, drafter, PROMPT, 60, SpecSampling(1.0, **penalty))  # type: ignore[arg-type]
     with refuses("gate-sampled"):
         generate(target, drafter, PROMPT, 4, sampling=COLD, switches=Switches(gate=True))
     with refuses("temperature"):
@@ -243,6 +267,58 @@ def test_a_target_of_another_width_or_way_to_roll_back_is_refused(pairs: Any) ->
         generate(Other(rollback_kind="ring"), drafter, PROMPT, 4)  # type: ignore[arg-type]
     with refuses("mask-id"):
         generate(Other(vocab=90), drafter, PROMPT[:1], 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_switch_that_is_no_word_is_refused_for_every_family(family: str, pairs: Any) -> None:
+    target, drafter, _ = pairs["dense", family]
+    for switches, code in (
+        (Switches(harvest="shifted"), "harvest-unknown"),
+        (Switches(policy="static"), "window-unknown"),
+        (Switches(policy="confidence-slot", tau="2"), "tau-range"),
+        (Switches(policy="confidence", tau="a half"), "tau-syntax"),
+        (Switches(policy="confidence", adapt=False), "window-adapt"),
+    ):
+        with refuses(code):
+            generate(target, drafter, PROMPT, 4, switches=switches)
+        with refuses(code):
+            session.new(target, drafter, PROMPT, 60, switches=switches)
+
+
+class Changed:
+    """A model with some of its methods replaced."""
+
+    def __init__(self, model: Any, **changes: Any) -> None:
+        self.model = model
+        self.__dict__.update(changes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def test_rounds_in_a_state_that_cannot_be_are_refused_and_the_run_is_dead(pairs: Any) -> None:
+    target, drafter, _ = pairs["hybrid", "dspark"]
+    sampling = SpecSampling(1.0, seed=3)
+
+    def stays(cache: Any, snap: Any) -> None:
+        """A restore that restores nothing."""
+
+    nowhere = Changed(target, restore=stays)
+    with refuses("internal"):
+        generate(nowhere, drafter, PROMPT, 16, switches=Switches(ckpt=False, adapt=False))  # type: ignore[arg-type]
+    silent = Changed(drafter, propose_sampled=lambda *given: (None, None))
+    with refuses("internal"):
+        generate(target, silent, PROMPT, 4, sampling=sampling)  # type: ignore[arg-type]
+    forgetful = Changed(
+        drafter, chain_greedy=lambda *given, stash: drafter.chain_greedy(*given, stash=False)
+    )
+    with refuses("internal"):
+        generate(target, forgetful, PROMPT, 4)  # type: ignore[arg-type]
+    s = session.new(target, drafter, PROMPT, 60)
+    s.run.kv.length -= 1
+    with refuses("internal"):
+        session.burst(s, 1)
+    assert s.finished and "DrafterRefusal" in s.dead
 
 
 def test_a_replay_that_differs_is_noticed(pairs: Any) -> None:

@@ -63,6 +63,41 @@ def test_a_commit_leaves_the_bytes_of_restore_and_replay(kind: str, tmp_path: Pa
         model.restore(cache, snap)
 
 
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("want", ["argmax", "logits"])
+def test_a_replayed_round_gives_the_bytes_of_a_launched_one_at_any_position(
+    kind: str, want: str, tmp_path: Path
+) -> None:
+    model = target(kind, tmp_path)
+    launched, replayed = model.new_cache(40), model.new_cache(40)
+    for cache in (launched, replayed):
+        model.prime(PROMPT, cache)
+    for turn in range(6):
+        # A hybrid target alternates between two states, so each of its rounds comes twice as late.
+        ids, start = IDS[turn : turn + 4], launched.pos
+        found = []
+        for cache, graph in ((launched, False), (replayed, True)):
+            snap = model.snapshot(cache)
+            cache.tap_sink = TapSink((0, 2), model.tap_buffer(4, 128), 64, 4)
+            out = model.verify(
+                model.ops.ints(ids) if turn % 2 else ids,
+                start,
+                cache,
+                want=want,
+                ckpt=True,
+                graph=graph,
+            )
+            model.commit_prefix(cache, snap, out.ckpt, 1 + turn % 3)
+            said = out.logits if want == "logits" else out.argmax
+            found.append((said.tobytes(), cache.tap_sink.buf.tobytes(), model.state_bytes(cache)))
+            for kept in (cache.k, cache.v):
+                found[-1] += tuple(kept[i][: cache.pos].tobytes() for i in kept)
+        assert found[0] == found[1], turn
+    assert all(round_.graph is not None for round_ in replayed.graphs.values())
+    assert len(replayed.graphs) == (2 if kind == "hybrid" else 1)
+    assert not launched.graphs
+
+
 def test_a_prompt_may_be_longer_than_a_chunk_and_fills_all_taps(tmp_path: Path) -> None:
     model = target("dense", tmp_path)
     prompt = [i % 97 for i in range(PRIME_ROWS + 5)]
@@ -126,3 +161,25 @@ def test_files_of_another_target_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DrafterRefusal) as caught:
         load_target(folder, HostDevice())
     assert caught.value.code == "tensor-shape"
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_embedding_on_the_host_gives_the_same_bytes(
+    kind: str, graph: bool, tmp_path: Path
+) -> None:
+    folder = write_target(tmp_path / kind, kind)
+    models = [load_target(folder, HostDevice(), host_embedding=h) for h in (False, True)]
+    # A head of its own leaves nothing of the table on the device.
+    assert (models[1].table is None) == (kind == "hybrid")
+    assert models[0].embed([5, 96]).tobytes() == models[1].embed([5, 96]).tobytes()
+    caches = [m.new_cache(32) for m in models]
+    for model, cache in zip(models, caches, strict=True):
+        model.prime(PROMPT, cache)
+    for turn in range(4):
+        ids, start = IDS[turn : turn + 3], 6 + 3 * turn
+        rows = [
+            m.verify(m.ops.ints(ids), start, c, want="logits", graph=graph and m is models[1])
+            for m, c in zip(models, caches, strict=True)
+        ]
+        assert rows[0].logits.tobytes() == rows[1].logits.tobytes()

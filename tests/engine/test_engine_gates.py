@@ -66,7 +66,7 @@ def test_the_first_different_place_is_told() -> None:
     a = np.zeros((2, 3), np.float32)
     b = a.copy()
     b[1, 2] = 1.0
-    found = gates.same_bytes({"x": a}, {"x": b})
+    found = gates.same_outputs({"x": a}, {"x": b})
     assert not found.holds and found.detail.startswith("x[1, 2] is 0x00000000 and 0x3f800000")
 
 

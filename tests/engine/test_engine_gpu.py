@@ -14,6 +14,7 @@ from lab.gates import GATES, bench_of, run_gate
 from lab.generation import generate
 from lab.model_diff import model_diff
 from tests.engine.engines import same_bytes, tokens
+from tests.engine.watched import sweep
 from tests.goldens import golden_folder
 
 pytestmark = pytest.mark.gpu
@@ -56,13 +57,13 @@ def test_every_gate_holds(name: str) -> None:
 
 def test_replayed_graphs_give_the_bytes_of_launches() -> None:
     ids, made = tokens(24), []
-    for graphs in ("on", "off"):
-        engine = Engine.load(golden_folder("tiny-s"), backend="cuda", max_seq=40, graphs=graphs)
+    for switches in ({"branches": "on"}, {"graphs": "on"}, {"graphs": "off"}):
+        engine = Engine.load(golden_folder("tiny-s"), backend="cuda", max_seq=40, **switches)
         state = engine.alloc_decode_state()
         engine.prefill_with_cache(ids[:13], state)
         made.append([engine.decode_step(int(t), state) for t in ids[13:]])
-    for replayed, launched in zip(*made, strict=True):
-        assert same_bytes(replayed, launched)
+    for beside, replayed, launched in zip(*made, strict=True):
+        assert same_bytes(replayed, launched) and same_bytes(beside, launched)
 
 
 def test_both_backends_give_the_same_bytes() -> None:
@@ -103,3 +104,15 @@ def test_full_width_gives_the_same_tokens_on_one_and_two_stages(gpu, layers, exp
 def test_the_published_size_runs_and_takes_what_was_counted(gpu, layers, experts) -> None:
     made, share = run_full_width(gpu, layers, experts, 1)
     assert len(made) == 64 and abs(share - 1) <= 0.02
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("stages", "lengths"), [(1, (129, 257)), (2, (127,))])
+def test_full_width_rounds_are_plain(gpu, stages: int, lengths: tuple[int, ...]) -> None:
+    plan = plan_mint("flash", "0731", layers=20, experts=256, agreeing=0.8)
+    free, _ = gpu.memory_bytes()
+    if plan.size_bytes + (3 << 30) > free:
+        pytest.skip(f"{plan.size_bytes / 1e9:.0f} GB of weights, {free / 1e9:.0f} GB free")
+    engine = Engine.load(plan, (gpu,) * stages, max_seq=640, drafter="dspark")
+    for length in lengths:
+        assert sweep(engine, length, 300).run.tokens_per_round > 2

@@ -32,12 +32,19 @@ def lab(
 
 
 def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> str:
-    """A copy of the kernel sources with one edit; its path, for DSV4_CUDA_ROOT."""
+    """The kernel sources with one edit; their folder, for DSV4_CUDA_ROOT.
+
+    Headers are copies; a kernel that is not edited is a link to the real one, so that its build is
+    taken from the cache. Edit through this function alone: it makes a copy of what it edits.
+    """
     copy = folder / name
     if not copy.exists():
-        shutil.copytree(ROOT / "cuda", copy)
+        shutil.copytree(ROOT / "cuda", copy, ignore=shutil.ignore_patterns("*.cu"))
+        for path in (ROOT / "cuda").glob("*.cu"):
+            (copy / path.name).symlink_to(path)
     source = copy / file
     text = source.read_text()
     assert text.count(old) >= 1, f"{old!r} is not in {file}"
+    source.unlink()
     source.write_text(text.replace(old, new, 1))
     return str(copy)

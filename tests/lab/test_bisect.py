@@ -11,12 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsv4.errors import SpecError
+from dsv4.engine.engine import Engine
+from dsv4.errors import SpecError, StateError
 from dsv4.runtime.hostdevice import HostDevice
 from lab import revisions
+from lab.debug.engine_forward import bisect_engine, watched_engine
 from lab.debug.forward import Listener, bisect
 from lab.debug.history import bisect_source
-from lab.debug.subjects import OracleSubject, open_model
+from lab.debug.subjects import open_model
+from lab.engine_diff import engine_diff
+from lab.mutations import mutated
 from tests.lab.planted import ROOT, lab, planted
 
 TINY = ROOT / "tests" / "data" / "tiny-s"
@@ -75,29 +79,99 @@ def test_until_ends_at_a_tap() -> None:
     ]  # fmt: skip
 
 
-def test_right_kernels_leave_no_contract_on_the_tiny_model() -> None:
-    model = open_model(TINY, "engine")
-    kernels = OracleSubject("kernels", model, HostDevice())
-    found = bisect(kernels, OracleSubject("reference", model), [np.arange(20) % 256])
-    assert found.first is None
-    names = {t.name for t in found.taps}
-    assert {"layer.2.attention.q_norm", "layer.2.attention.o", "layer.3.end", "head"} <= names
-    # Kernels really ran: their float32 rounding shows.
+POOL = "    return rows.score[at] + rows.ape[(i64)place * WIDTHS * rows.K + column];"
+FAULTS = {
+    # Blocks of 8 rows do not overlap, and only layer 2 of the tiny model has those.
+    "layer.2.compressor.ape.compressor_pool": (
+        "compressor.cu", POOL, POOL.replace("return ", "return (OVERLAP || place ? 0 : 0.25f) + ")
+    ),
+    # Only layers with an indexer quantise to FP4: layer 1 is the first.
+    "layer.1.indexer.compressor.norm.act_quant_fp4_inplace": (
+        "act_quant.cu", "const float scale = exp2_of(k), inverse = exp2_of(-k);",
+        "const float scale = exp2_of(k + 1), inverse = exp2_of(-k - 1);",
+    ),
+    # One launch joins two sub-blocks in a step, and none does in a prompt.
+    "step1.layer.0.ffn_hyper.hyper_post_pre_norm_f32": (
+        "hyper.cu", "row.y[d] = next.gain[d] * (y[q] * factor);",
+        "row.y[d] = next.gain[d] * (y[q] * factor) * 1.001f;",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Engine:
+    """The engine of the tiny checkpoint, watched."""
+    return watched_engine(TINY, HostDevice(), max_seq=20)
+
+
+def test_no_launch_of_the_right_engine_leaves_its_contract(tiny: Engine) -> None:
+    found, broken = bisect_engine(tiny, [np.arange(20) % 256, np.arange(20) * 7 % 256], steps=2)
+    assert (found.first, broken) == (None, None)
     by_name = {t.name: t for t in found.taps}
-    assert 0 < by_name["layer.2.attention.q_norm"].added < 1e-6
+    wanted = {"embed.movement_embed", "layer.0.table.router_hash", "layer.1.wq_a.gemm_bf16",
+              "layer.3.indexer.wq_b.act_quant_fp4_inplace", "layer.2.sink.attention_sink_f32",
+              "step1.layer.1.wq_b.linear_fp8", "step2.head.lm_head_f32"}  # fmt: skip
+    assert wanted <= set(by_name)
+    # Kernels really ran: their float32 rounding shows. What came before is in the free pass only.
+    assert 0 < by_name["layer.2.q_norm.rms_norm_f32"].added < 1e-6
+    last = by_name["step2.head.lm_head_f32"]
+    assert last.inherited > 100 * last.added
 
 
-def test_a_fault_planted_in_a_kernel_is_named_with_its_first_layer(tmp_path: Path) -> None:
-    # Only layers with an indexer quantise to FP4: layer 1 is the first of the tiny model.
-    right = "const float scale = exp2_of(k), inverse = exp2_of(-k);"
-    wrong = planted(tmp_path, "act_quant.cu", right, right.replace("(k)", "(k + 1)"))
-    done = lab(tmp_path, "--json", "bisect", "forward", "--tiny", "--samples", "2", "--backend",
-               "host", DSV4_CUDA_ROOT=wrong)  # fmt: skip
+@pytest.mark.parametrize(
+    "arms",
+    [{"quantisers": "off"}, {"decode_path": "legacy"}, {"prefill_gemm": "rows"},
+     {"dense_input": "fp8", "dots_arm": "f64"}],
+    ids=lambda arms: " ".join(f"{k}={v}" for k, v in arms.items()),
+)  # fmt: skip
+def test_other_arms_hold_too_and_run_other_kernels(tiny: Engine, arms: dict[str, str]) -> None:
+    tokens = [np.arange(12) * 5 % 256]
+    engine = watched_engine(TINY, HostDevice(), switches=arms, max_seq=12)
+    found, _ = bisect_engine(engine, tokens, steps=1)
+    plain, _ = bisect_engine(tiny, tokens, steps=1)
+    assert found.first is None
+    assert {t.name for t in found.taps} - {t.name for t in plain.taps}
+
+
+@pytest.mark.parametrize("place", FAULTS)
+def test_a_planted_kernel_is_named_with_its_layer_by_added_error(
+    tmp_path: Path, place: str
+) -> None:
+    wrong = planted(tmp_path, *FAULTS[place])
+    command = ("--json", "bisect", "forward", "--tiny", "--samples", "2", "--backend", "host")
+    done = lab(tmp_path, *command, DSV4_CUDA_ROOT=wrong)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
-    assert document["first"]["kernel"] == "act_quant_fp4_inplace"
-    assert document["first"]["tap"] == "layer.1.attention.indexer.compressor.index_quant"
-    assert document["broken_in"] == 2
+    first, kernel = document["first"], place.rpartition(".")[2]
+    assert (first["tap"], first["kernel"], document["broken_in"]) == (place, kernel, 2)
+    # Every launch of that kernel is wrong by itself, and no launch of another one.
+    broken = {t["kernel"] for t in document["taps"] if t["bound_use"] > 1}
+    assert kernel in broken and {k.partition("_")[0] for k in broken} == {kernel.partition("_")[0]}
+    assert document["result"]["verdict"] == "FAIL"
+    # The launch alone fails on the same bytes, and is right again with the right source.
+    assert lab(tmp_path, "replay", document["replay"], DSV4_CUDA_ROOT=wrong).returncode == 1
+    assert lab(tmp_path, "replay", document["replay"]).returncode == 0
+
+
+def test_a_wrong_argument_is_no_kernels_fault_and_is_left_to_model_diff(tiny: Engine) -> None:
+    ids = np.arange(20) * 3 % 256
+    model = open_model(TINY, "engine")
+    with mutated("no sink"):
+        found, _ = bisect_engine(tiny, [ids])
+        parts = engine_diff(tiny, model, ids)
+    assert found.first is None
+    assert next(p.name for p in parts if not p.passed) == "layer0.attn"
+
+
+def test_an_engine_that_is_not_watched_is_refused() -> None:
+    engine = Engine.load(TINY, backend="host", max_seq=8)
+    with pytest.raises(StateError, match="unwatched"):
+        bisect_engine(engine, [np.arange(4)])
+
+
+def test_until_ends_at_a_launch(tiny: Engine) -> None:
+    found, _ = bisect_engine(tiny, [np.arange(9)], until="layer.0.q_norm")
+    assert found.taps[-1].name == "layer.0.q_norm.rms_norm_f32"
 
 
 def test_a_fault_planted_in_the_weights_of_a_layer_is_named(tmp_path: Path) -> None:
@@ -184,6 +258,16 @@ def test_ends_that_do_not_differ_are_refused(history: Path) -> None:
         (["bisect", "forward"], ["--weights", "--tiny"]),
         (["bisect", "forward", "--tiny", "--weights", "x"], ["--tiny"]),
         (["bisect", "forward", "--weights", "nowhere"], ["nowhere"]),
+        (["bisect", "forward", "--tiny", "--against", "x"], ["--subject oracle"]),
+        (["bisect", "forward", "--tiny", "--tokens", "4", "--steps", "4"], ["--steps 4", "prompt"]),
+        (
+            ["bisect", "forward", "--tiny", "--law", "deq64", "--backend", "host"],
+            ["law deq64", "smooth"],
+        ),
+        (
+            ["bisect", "forward", "--tiny", "--arm", "dots_arm=f99", "--backend", "host"],
+            ["DSV4_DOTS_ARM=f99"],
+        ),
         (["bisect", "source", "main", "cast"], ["GOOD..BAD"]),
         (["bisect", "source", "nope..HEAD", "cast"], ["nope"]),
     ],

@@ -13,20 +13,13 @@ from click.testing import CliRunner, Result
 
 from dsv4 import registry
 from dsv4.errors import CompileError, DeviceError
-from dsv4.runtime.nvrtc import ARCHITECTURES, Cubin, nvrtc_version
+from dsv4.runtime.nvrtc import ARCHITECTURES, Cubin, Resources, nvrtc_version
 from lab import builds
 from lab.cli.main import main
 
-# What the assembler prints with -v, as nvrtc.py reads it.
-_LOG = """ptxas info    : Compiling entry function '{symbol}' for '{arch}'
-ptxas info    : Function properties for {symbol}
-    0 bytes stack frame, {spill} bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 40 registers, 512 bytes smem
-{more}"""
-
 
 class FakeCompiler:
-    """Stands for NVRTC: hands out a log, or fails for one architecture."""
+    """Stands for NVRTC: hands out a cubin that says what it uses, or fails for one target."""
 
     def __init__(self) -> None:
         self.spill, self.more, self.broken_arch = 0, "", ""
@@ -34,12 +27,15 @@ class FakeCompiler:
         self.asked: list[tuple[str, str, dict[str, int]]] = []
 
     def __call__(self, source: Path, *, defines: Mapping[str, int], arch: str) -> Cubin:
-        """A cubin with this log."""
+        """A cubin with these warnings in its log."""
         self.asked.append((source.stem, arch, dict(defines)))
         if arch == self.broken_arch:
             raise CompileError(f"{source.name} does not compile for {arch}\n  line 3: error")
-        log = _LOG.format(symbol=self.symbol, arch=arch, spill=self.spill, more=self.more)
-        return Cubin(Path("x.cubin"), "digest", arch, log, False)
+        return Cubin(Path("x.cubin"), "digest", arch, self.more, False)
+
+    def resources(self, _: Cubin) -> dict[str, Resources]:
+        """What every cubin of this compiler holds."""
+        return {self.symbol: Resources(40, 512, self.spill, self.spill)}
 
 
 @pytest.fixture
@@ -47,6 +43,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
     """The compile layer replaced by the fake."""
     fake = FakeCompiler()
     monkeypatch.setattr(builds, "compile_cubin", fake)
+    monkeypatch.setattr(Cubin, "resources", lambda cubin: fake.resources(cubin))
     monkeypatch.setattr("lab.cli.compile_all.nvrtc_version", lambda: "12.9")
     return fake
 

@@ -41,6 +41,10 @@ def test_a_run_as_a_document(pair: tuple[Path, Path]) -> None:
     assert found["accepted"] == sum(r["accepted"] for r in found["rounds"])
     assert set(found["phase_s"]) == {"draft", "snapshot", "verify", "rollback", "ingest"}
     assert found["device_events"] == 1 + len(found["rounds"]) * 5
+    again = run("draft", *pair, "--ids", "3,1,4", "-n", 5, "--backend", "host", "--json", "--warm",
+                "--policy", "ladder", "--prec", "bf16", "--temperature", 0.9, "--no-eos",
+                "--top-k", 20, "--seed", 7)  # fmt: skip
+    assert json.loads(again[1])["tokens"] == found["tokens"]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,68 @@ def test_a_run_as_a_document(pair: tuple[Path, Path]) -> None:
 )
 def test_bad_input_is_a_usage_error(words: tuple[str, ...], pair: tuple[Path, Path]) -> None:
     assert run("draft", *pair, *words, "-n", 2, "--backend", "host")[0] == ExitCode.USAGE
+
+
+def test_a_v4_model_is_a_target_too(tmp_path: Path) -> None:
+    fits = dict(hidden_size=128, vocab_size=256)
+    drafter = write_drafter(tmp_path / "drafter", "dspark", **fits)
+    code, out, err = run("draft", golden_folder("tiny-s"), drafter, "--ids", "3,1,4", "-n", 6,
+                         "--check", "--backend", "host", "--json")  # fmt: skip
+    assert code == ExitCode.OK, err
+    found = json.loads(out)
+    assert found["target"] == dict(kind="deepseek_v4", hidden=128, layers=4)
+    assert found["equals_plain"] is True
+
+
+@pytest.mark.parametrize("target", ["mint:qwen3-tiny", "mint:tiny,layers=2"])
+@pytest.mark.parametrize("drafter", ["mint:dflash,block=4", "mint:dspark", "mint:dflash2,layers=1"])
+def test_both_models_may_be_made(target: str, drafter: str) -> None:
+    code, out, err = run("draft", target, drafter, "--ids", "3,1,4", "-n", 4, "--check",
+                         "--backend", "host", "--json")  # fmt: skip
+    assert code == ExitCode.OK, err
+    found = json.loads(out)
+    assert found["equals_plain"] is True and len(found["tokens"]) == 4
+    assert found["phase_s"]["verify"] > 0
+
+
+def test_an_embedding_may_stay_on_the_host_but_not_a_v4_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DSV4_SPEC_HOST_EMBD", "1")
+    words = ("mint:dspark", "--ids", "3,1,4", "-n", 4, "--backend", "host")
+    assert run("draft", "mint:qwen3-tiny", *words, "--check")[0] == ExitCode.OK
+    code, _, err = run("draft", "mint:tiny,layers=2", *words)
+    assert code == ExitCode.USAGE
+    assert "DSV4_SPEC_HOST_EMBD" in err
+
+
+def test_a_made_drafter_knows_its_share_of_a_made_language() -> None:
+    pair = ("mint:qwen3-tiny,agree=1,seed=3", "mint:dspark,agree=0.8,seed=3,block=4")
+    code, out, err = run("draft", *pair, "--ids", "3,1,4", "-n", 24, "--check",
+                         "--backend", "host", "--json")  # fmt: skip
+    assert code == ExitCode.OK, err
+    found = json.loads(out)
+    assert found["equals_plain"] is True
+    assert len(set(found["tokens"])) == 24
+    assert 2 < found["tokens_per_round"] < 5
+
+
+@pytest.mark.parametrize(
+    ("pair", "word"),
+    [
+        (("mint:qwen3-tiny", "mint:eagle"), "dflash2"),
+        (("mint:qwen3-tiny", "mint:dflash,agree=1"), "dspark drafters know"),
+        (("mint:qwen3-tiny,agree=2", "mint:dspark"), "agree=SHARE"),
+        (("mint:qwen3-tiny,layout=0731", "mint:dspark"), "agree=SHARE"),
+        (("mint:qwen3-tiny", "mint:dspark,experts=2"), "block=N"),
+        (("mint:qwen3-tiny", "nowhere"), "nowhere"),
+        (("nowhere", "mint:dspark"), "nowhere"),
+    ],
+)
+def test_models_that_cannot_be_made_or_found_are_refused(pair: tuple[str, str], word: str) -> None:
+    code, _, err = run("draft", *pair, "--ids", "3", "-n", 2, "--backend", "host")
+    assert code == ExitCode.USAGE
+    assert word in err
 
 
 def test_a_target_is_no_drafter(pair: tuple[Path, Path]) -> None:

@@ -1,5 +1,6 @@
 """`mint:SIZE,...` where a checkpoint folder is asked for."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,17 @@ def test_a_minted_model_generates_without_a_file() -> None:
     assert first.exit_code == 0, first.output
     again = CliRunner().invoke(main, [*arguments, "--json"])
     assert again.exit_code == 0
+
+
+def test_a_minted_model_is_placed_and_drafts_without_a_file() -> None:
+    placed = CliRunner().invoke(main, ["place", "mint:flash,layers=2,experts=16", "--json"])
+    assert placed.exit_code == 0, placed.output
+    assert json.loads(placed.stdout)["stages"][0]["bytes"] > 1e9
+    spoken = CliRunner().invoke(
+        main,
+        ["spec", "mint:tiny,layout=0731,agree=1", "--ids", "3,5", "-n", "12", "--no-cost",
+         "--backend", "host", "--json"],
+    )  # fmt: skip
+    assert spoken.exit_code == 0, spoken.output
+    document = json.loads(spoken.stdout)
+    assert document["identity"] and document["tokens_per_round"] > 2

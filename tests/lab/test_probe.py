@@ -17,7 +17,8 @@ from dsv4.runtime.nvrtc import compile_cubin
 from dsv4.runtime.sources import cuda_root, forget_sources
 from lab.builds import constant_sets
 from lab.cases import cases
-from lab.debug.probe import Probed, probe, probe_lines, read_at, stages_of
+from lab.debug.probe import Probed, probe
+from lab.debug.stages import probe_lines, read_at, stages_of
 from lab.debug.stand import Stand
 from lab.tools import cubin
 from tests.lab.planted import lab, planted

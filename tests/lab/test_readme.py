@@ -110,12 +110,15 @@ def test_without_a_measurement_the_declared_kernels_are_listed() -> None:
 
 
 def test_only_the_part_between_the_markers_changes() -> None:
-    old = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
-    new = readme.replace_between(old, "new")
-    assert new == f"before\n{readme.BEGIN}\n\nnew\n\n{readme.END}\nafter\n"
-    assert readme.replace_between(new, "new") == new
-    with pytest.raises(Refusal, match="lacks the markers"):
-        readme.replace_between("nothing here", "new")
+    begins, ends = (readme.KERNELS[0], readme.RUNS[0]), (readme.KERNELS[1], readme.RUNS[1])
+    old = f"a\n{begins[0]}\nold\n{ends[0]}\nb\n{begins[1]}\nold\n{ends[1]}\nc\n"
+    new = readme.replaced(old, "kernels", "models")
+    assert new == (
+        f"a\n{begins[0]}\n\nkernels\n\n{ends[0]}\nb\n{begins[1]}\n\nmodels\n\n{ends[1]}\nc\n"
+    )
+    assert readme.replaced(new, "kernels", "models") == new
+    with pytest.raises(Refusal, match="markers"):
+        readme.replaced("nothing here", "kernels", "models")
 
 
 def test_what_is_no_document_is_refused_by_name(tmp_path: Path) -> None:

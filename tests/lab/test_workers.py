@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from dsv4 import registry
+from dsv4.runtime.device import cuda_problem
 from dsv4.runtime.hostdevice import HostDevice
 from lab import workers
 from lab.cases import Case
@@ -22,7 +24,7 @@ from lab.cases.fills import normal
 from lab.result import CaseResult
 from lab.run import RunOptions
 from lab.session import Work
-from tests.lab.planted import environment, lab
+from tests.lab.planted import environment, lab, planted
 
 pytest.importorskip("execnet")
 OPTIONS = RunOptions(time=False, relaunch=1)
@@ -112,14 +114,15 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path: Path) -> N
 
 
 def children_of(pid: int) -> list[str]:
-    """Processes of the session that the command led."""
+    """Python processes of the session that the command led; a compiler ends by itself soon."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
         except OSError:
             continue
-        if int(fields[3]) == pid and fields[0] != "Z":
+        fields = rest.split()
+        if int(fields[3]) == pid and fields[0] != "Z" and name.startswith("python"):
             found.append(stat.parent.name)
     return found
 
@@ -135,8 +138,38 @@ def test_a_missing_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.skip("ray is installed here")
 
 
+def test_ray_runs_every_case_and_a_dead_worker_costs_one() -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dsv4-lab[ray]'")
+    job = workers.Job(some_work, OPTIONS)
+    results = workers.run_ray(some_work(), HostDevice(), job, HostDevice, "local")
+    found = {r.case: r for r in results}
+    assert len(found) == 8
+    assert (found["n2"].verdict, "died" in found["n2"].error) == ("ERROR", True)
+    assert all(r.verdict == "PASS" for name, r in found.items() if name != "n2")
+
+
+def test_ray_runs_the_sources_that_the_caller_chose(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dsv4-lab[ray]'")
+    wrong = planted(tmp_path, "cast.cu", "y[i] = f32_to_bf16(x[i]);", "y[i] = 0;")
+    done = lab(tmp_path, "--json", "kernel-diff", "cast", "-c", "tail,one", "--ray", "local",
+               "--backend", "host", DSV4_CUDA_ROOT=wrong)  # fmt: skip
+    assert (done.returncode, json.loads(done.stdout)["summary"]["fail"]) == (1, 2)
+
+
+def test_an_address_without_a_ray_cluster_is_told_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dsv4-lab[ray]'")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = lab(tmp_path, "kernel-diff", "cast", "--ray", address, "--backend", "host")
+    assert done.returncode == 8
+    assert f"--ray {address}: the cluster does not answer" in done.stderr
+
+
 @pytest.mark.gpu
 def test_workers_on_one_gpu_take_turns_and_still_time(tmp_path: Path) -> None:
+    if cuda_problem() is not None:
+        pytest.skip(f"needs a GPU: {cuda_problem()}")
     done = lab(tmp_path, "--json", "kernel-diff", "cast", "--backend", "cuda", "--workers", "3")
     document = json.loads(done.stdout)
     assert document["summary"]["pass"] == document["summary"]["cases"] > 3

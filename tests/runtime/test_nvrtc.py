@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dsv4 import registry
 from dsv4.errors import CompileError, DeviceError
 from dsv4.runtime import nvrtc
 from dsv4.runtime.sources import cuda_root, forget_sources
+from lab import testing
 
 
 @pytest.fixture
@@ -86,29 +89,47 @@ def test_subnormals_are_kept_and_products_are_not_contracted(sources: Path) -> N
     assert "fma" not in ptx
 
 
+SPILLING = """extern "C" __global__ void __launch_bounds__(1024) spilling(float* x) {
+  float kept[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) kept[i] = x[i * 1024 + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 96; ++i) x[i * 1024 + (threadIdx.x + i) % 1024] = kept[i];
+}
+extern "C" __global__ void quiet(float* x) { __shared__ float s[64]; s[threadIdx.x] = x[0];
+  __syncthreads(); x[1] = s[63 - threadIdx.x]; }
+"""
+
+
 def test_spilled_bytes_are_read_from_the_assembler(sources: Path) -> None:
-    log = (
-        "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
-        "ptxas         .     64 bytes stack frame, 48 bytes spill stores, 32 bytes spill loads\n"
-        "ptxas info    : Used 255 registers, used 1 barriers, 2048 bytes smem\n"
-    )
-    build = nvrtc.Cubin(Path("k.cubin"), "", "sm_90a", log, True)
-    assert build.resources() == {"k": nvrtc.Resources(255, 2048, 64, 80)}
+    probe = sources / "spilling.cu"
+    probe.write_text(SPILLING)
+    used = nvrtc.compile_cubin(probe, defines={}, arch="sm_90a").resources()
+    assert used["spilling"].registers == 64
+    assert used["spilling"].stack_bytes > 0 and used["spilling"].spill_bytes > 0
+    assert used["quiet"].shared_bytes == 256 and used["quiet"].spill_bytes == 0
 
 
-def test_kernels_assembled_side_by_side_are_told_apart() -> None:
-    log = (
-        "ptxas info    : Compiling entry function 'first' for 'sm_90a'\n"
-        "ptxas info    : Compiling entry function 'second' for 'sm_90a'\n"
-        "ptxas info    : Function properties for first\n"
+def test_lines_that_name_no_kernel_leave_its_whole_stack_as_spilled(sources: Path) -> None:
+    probe = sources / "spilling.cu"
+    probe.write_text(SPILLING)
+    built = nvrtc.compile_cubin(probe, defines={}, arch="sm_90a")
+    mixed = (
+        "ptxas info    : Function properties for quiet\n"
+        "ptxas info    : Function properties for spilling\n"
         "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
-        "ptxas info    : Used 18 registers, used 0 barriers\n"
-        "ptxas info    : Function properties for second\n"
-        "ptxas         .     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
-        "ptxas info    : Used 20 registers, used 0 barriers\n"
+        "ptxas         .     9 bytes stack frame, 7 bytes spill stores, 7 bytes spill loads\n"
     )
-    build = nvrtc.Cubin(Path("k.cubin"), "", "sm_90a", log, True)
-    assert build.resources() == {
-        "first": nvrtc.Resources(18, 0, 0, 0),
-        "second": nvrtc.Resources(20, 0, 8, 8),
-    }
+    # The line behind the name is another kernel's, as its stack shows.
+    used = replace(built, log=mixed).resources()
+    assert used["spilling"].spill_bytes == used["spilling"].stack_bytes > 0
+    assert used["quiet"].spill_bytes == 0
+
+
+@pytest.mark.gpu
+def test_the_driver_says_the_same_as_the_file() -> None:
+    device, spec = testing.cuda(), registry.spec("argmax")
+    told = device.attributes(spec, {})
+    read = device.build(spec, {}).resources()[spec.symbol]
+    assert (told.registers, told.shared_bytes) == (read.registers, read.shared_bytes)

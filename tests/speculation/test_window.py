@@ -109,4 +109,12 @@ def test_an_unknown_value_of_a_switch_is_refused_by_name() -> None:
     with refuses("switch"):
         Switches.from_env({"DSV4_DSPARK_CKPT": "maybe"})
     with refuses("switch"):
-        Switches.from_env({"DSV4_DFLASH_FA": "1"})
+        Switches.from_env({"DSV4_DSPARK_VERIFY_GRAPH": "yes"})
+
+
+def test_switches_that_are_off_by_default_can_be_set() -> None:
+    off = Switches.from_env({})
+    assert not (off.verify_graph or off.tensor_cores or off.debug)
+    found = Switches.from_env({"DSV4_DFLASH_FA": "", "DSV4_DSPARK_VERIFY_GRAPH": "1",
+                               "DSV4_DFLASH_DEBUG": "1"})  # fmt: skip
+    assert found.verify_graph and found.tensor_cores and found.debug

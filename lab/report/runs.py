@@ -1,0 +1,173 @@
+"""The model tables of the README, made from committed documents of steps, generations and drafts.
+
+`python -m lab.report.runs DOCUMENT.json ... docs/measured/runs` keeps of each document what the
+tables read; `python -m lab.report.readme` prints them between their markers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dsv4.errors import Refusal
+from lab.report.markdown import card, markdown
+
+Document = Mapping[str, Any]
+
+_KEPT = {
+    "step": ("steps",),
+    "generate": ("stages", "placed_bytes", "prefill_s", "decode_s", "step_s"),
+    "spec": ("stages", "identity", "plain_step_s", "depths", "cost_of_t", "cost_fit"),
+    "draft": (
+        "target", "drafter", "tokens_per_round", "acceptance", "phase_s", "prime_s", "decode_s",
+        "tokens_per_s", "equals_plain",
+    ),
+}  # fmt: skip
+_ENV = ("device", "cuda", "gpu_settings", "git", "cpu")
+
+
+def shortened(document: Document) -> dict[str, Any]:
+    """The fields that the tables read. Errors: Refusal for a document of another command."""
+    command = document.get("command")
+    if command not in _KEPT:
+        raise Refusal(
+            f"a document of {command} was given\n  the tables read {', '.join(_KEPT)}\n"
+            "  in lab.report.runs\n  pass what these print with --json"
+        )
+    env = document["env"]
+    found = {k: document[k] for k in _KEPT[command]}
+    if command in ("generate", "spec"):
+        found |= {"prompt": len(document["prompt"]), "tokens": len(document["tokens"])}
+    elif command == "draft":
+        found["tokens"] = len(document["tokens"])
+    return {
+        "schema": document["schema"],
+        "command": command,
+        "model": document.get("model"),
+        "env": {k: env.get(k) for k in _ENV},
+        **found,
+    }
+
+
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """The committed documents, by file name."""
+    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("*.json"))]
+
+
+def tables(documents: Sequence[Document]) -> str:
+    """The generated part: a table for each command that has documents, the card above each."""
+    makers = {"step": _steps, "generate": _generations, "spec": _speculation, "draft": _drafts}
+    parts = []
+    for command, make in makers.items():
+        mine = [d for d in documents if d["command"] == command]
+        for name in dict.fromkeys(card(d["env"]) for d in mine):
+            parts += [f"{name}:", make([d for d in mine if card(d["env"]) == name])]
+    return "\n\n".join(parts) or "No run of a model on a card is committed yet."
+
+
+def _steps(documents: Sequence[Document]) -> str:
+    rows = []
+    for document in documents:
+        for step in document["steps"]:
+            best_s = step["graph_s"] or step["step_s"]
+            rows.append(
+                (
+                    f"`{document['model']}`",
+                    str(step["position"]),
+                    str(step["rows"]),
+                    str(step["launches"]),
+                    f"{step['size_bytes'] / 1e9:.2f}",
+                    "graph" if step["graph_s"] else "launches",
+                    f"{1e3 * best_s:.2f} ms",
+                    f"{step['size_bytes'] / best_s / 1e9:.0f}",
+                )
+            )
+    header = ("step of", "context", "rows", "launches", "GB", "sent as", "time", "GB/s")
+    return markdown(header, rows)
+
+
+def _generations(documents: Sequence[Document]) -> str:
+    rows = [
+        (
+            f"`{d['model']}`",
+            str(d["stages"]),
+            f"{d['placed_bytes'] / 1e9:.1f}",
+            str(d["prompt"]),
+            f"{d['prefill_s']:.2f} s",
+            str(d["tokens"]),
+            f"{1e3 * d['step_s']:.2f} ms" if d["step_s"] else "-",
+            f"{1 / d['step_s']:.1f}" if d["step_s"] else "-",
+        )
+        for d in documents
+    ]
+    header = ("generation of", "stages", "GB placed", "prompt", "prefill", "tokens", "median step",
+              "tokens/s")  # fmt: skip
+    return markdown(header, rows)
+
+
+def _speculation(documents: Sequence[Document]) -> str:
+    parts = []
+    for d in documents:
+        identity = "the same tokens" if d["identity"] else "OTHER TOKENS"
+        plain = f"{1 / d['plain_step_s']:.1f} tokens/s"
+        parts.append(
+            f"`{d['model']}`, {d['stages']} stages, {d['tokens']} tokens after {d['prompt']};"
+            f" {identity} as plain decoding, which makes {plain}; speeds are those of the median"
+            " step and round:"
+        )
+        cost = {c["rows"]: c for c in d["cost_of_t"]}
+        rows = [
+            (
+                str(run["depth"]),
+                f"{run['tokens_per_round']:.2f}",
+                f"{run['tokens_per_round'] / run['round_s']:.1f}",
+                f"{1e3 * cost[run['depth']]['time_s']:.2f} ms" if run["depth"] in cost else "-",
+                f"{cost[run['depth']]['relative']:.2f}" if run["depth"] in cost else "-",
+            )
+            for run in d["depths"]
+        ]
+        header = ("rows T", "tokens a round", "tokens/s", "cost(T)", "cost(T)/cost(1)")
+        parts.append(markdown(header, rows))
+    return "\n\n".join(parts)
+
+
+def _drafts(documents: Sequence[Document]) -> str:
+    phases = list(dict.fromkeys(p for d in documents for p in d["phase_s"]))
+    rows = [
+        (
+            d["target"]["kind"],
+            d["drafter"].get("family", "-"),
+            str(d["tokens"]),
+            f"{d['tokens_per_round']:.2f}",
+            f"{d['tokens_per_s']:.1f}",
+            *(f"{1e3 * d['phase_s'].get(p, 0.0):.1f} ms" for p in phases),
+        )
+        for d in documents
+    ]
+    return markdown(("target", "drafter", "tokens", "a round", "tokens/s", *phases), rows)
+
+
+@click.command()
+@click.argument("documents", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def main(documents: tuple[Path, ...], folder: Path) -> None:
+    """Shorten documents into the folder of committed runs.
+
+    Example: python -m lab.report.runs step.json spec.json docs/measured/runs
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in documents:
+        try:
+            kept = shortened(json.loads(path.read_text(encoding="utf-8")))
+        except Refusal as error:
+            raise click.ClickException(f"{path.name}: {error}") from None
+        (folder / path.name).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        click.echo(f"{folder / path.name} written")
+
+
+if __name__ == "__main__":
+    main()
