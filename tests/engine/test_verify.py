@@ -77,9 +77,11 @@ def test_rounds_of_a_made_model_are_single_steps(stages: int) -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("layout", ["0731", "nextn", "nvfp4", "official"])
 def test_every_round_of_every_layout_is_single_steps(layout: str) -> None:
-    cells = [(rows, keep) for rows in range(1, 9) for keep in range(1, rows + 1)]
     engine = speaking_engine(layout, max_seq=200)
-    rounds_against_steps(engine, range(1, 34), cells, 8)
+    # A drafter's taps hold the rows of its own rounds; without one a round may have eight.
+    most = engine.verify_tmax if engine.dspark else 8
+    cells = [(rows, keep) for rows in range(1, most + 1) for keep in range(1, rows + 1)]
+    rounds_against_steps(engine, range(1, 34), cells, most)
 
 
 @pytest.mark.parametrize("path", ["device-hostmath"])

@@ -86,7 +86,7 @@ FAULTS = {
         "compressor.cu", POOL, POOL.replace("return ", "return (OVERLAP || place ? 0 : 0.25f) + ")
     ),
     # Only layers with an indexer quantise to FP4: layer 1 is the first.
-    "layer.1.indexer.compressor.norm.act_quant_fp4_inplace": (
+    "layer.1.indexer.wq_b.act_quant_fp4_inplace": (
         "act_quant.cu", "const float scale = exp2_of(k), inverse = exp2_of(-k);",
         "const float scale = exp2_of(k + 1), inverse = exp2_of(-k - 1);",
     ),
