@@ -19,10 +19,8 @@
 // norm_scale, split, collapse and rms_norm one after the other, for a row alone and in any batch.
 //
 // comb: z = mix * scale[2] + base; softmax of each row j, plus eps; then columns divided by (their
-// sum + eps); then iterations - 1 times rows, then columns. Sums run ascending. split holds a row in
-// a lane, for many tokens at once; the fused kernels hold an element in a lane where a warp has
-// room, because a division that waits for the one before it is most of their time.
-// Exponentials are exp_exact: the same bytes on both backends.
+// sum + eps); then iterations - 1 times rows, then columns. M lanes hold one row each; sums run
+// ascending. Exponentials are exp_exact: the same bytes on both backends.
 //
 // Build constants: STREAMS (M, 1..8), ITERATIONS, WIDTH (columns of a load, 4 or 1), PARTS
 // (ceil(M D / 256), at most 256), PER_THREAD (ceil(D / 512), at most 16).
@@ -91,54 +89,6 @@ __device__ __forceinline__ void balance(const float* mix, const float* scale, co
     for (int i = 1; i < ITERATIONS; ++i) {
         scale_rows(row, eps);
         scale_columns(row, first, eps);
-    }
-}
-
-// Whether a warp has a lane for every element of comb.
-constexpr bool SPREAD = STREAMS * STREAMS <= 32;
-
-// The sum of M elements of comb, every `stride`-th lane from `first` on, ascending.
-__device__ __forceinline__ float spread_total(float element, int first, int stride) {
-    float sum = __shfl_sync(FULL_WARP, element, first);
-#pragma unroll
-    for (int k = 1; k < STREAMS; ++k) sum += __shfl_sync(FULL_WARP, element, first + k * stride);
-    return sum;
-}
-
-// Element (j, k) of comb on lane j M + k, with the bytes of `balance`; by a whole warp, whose lanes
-// past the last element repeat it.
-__device__ __forceinline__ float balance_spread(const float* mix, const float* scale,
-                                                const float* base, float eps, int lane) {
-    const int i = lane < STREAMS * STREAMS ? lane : STREAMS * STREAMS - 1;
-    const int row = i - i % STREAMS, column = i % STREAMS, at = 2 * STREAMS + i;
-    const float z = fmaf(mix[at], scale[2], base[at]);
-    float largest = __shfl_sync(FULL_WARP, z, row);
-#pragma unroll
-    for (int k = 1; k < STREAMS; ++k) largest = fmaxf(largest, __shfl_sync(FULL_WARP, z, row + k));
-    float element = exp_exact(z - largest);
-    element = element / spread_total(element, row, 1) + eps;
-    element /= spread_total(element, column, STREAMS) + eps;
-    for (int step = 1; step < ITERATIONS; ++step) {
-        element /= spread_total(element, row, 1) + eps;
-        element /= spread_total(element, column, STREAMS) + eps;
-    }
-    return element;
-}
-
-// comb of a row from its scaled mixes, to memory; by a whole warp.
-__device__ __forceinline__ void store_balanced(const float* mix, const float* scale,
-                                               const float* base, float eps, float* comb) {
-    const int lane = threadIdx.x % 32;
-    if constexpr (SPREAD) {
-        const float element = balance_spread(mix, scale, base, eps, lane);
-        if (lane < STREAMS * STREAMS) comb[lane] = element;
-    } else {
-        const int j = lane % STREAMS;
-        float own[STREAMS];
-        balance(mix, scale, base, eps, j, lane - j, own);
-        if (lane >= STREAMS) return;
-#pragma unroll
-        for (int k = 0; k < STREAMS; ++k) comb[j * STREAMS + k] = own[k];
     }
 }
 
@@ -280,11 +230,15 @@ __device__ __forceinline__ void pre_row(const float* x, const float* mix, const 
     }
     __syncthreads();
     if (warp == 0) {
-        const i64 at = (i64)blockIdx.x * STREAMS;
-        store_balanced(logits, scale, base, eps, comb + at * STREAMS);
+        const int j = lane % STREAMS;
+        const i64 at = (i64)blockIdx.x * STREAMS + j;
+        float own[STREAMS];
+        balance(logits, scale, base, eps, j, lane - j, own);
         if (lane >= STREAMS) return;
-        pre[at + lane] = gates[lane];
-        post[at + lane] = 2.0f * gate(logits[STREAMS + lane], scale[1], base[STREAMS + lane]);
+        pre[at] = gates[j];
+        post[at] = 2.0f * gate(logits[STREAMS + j], scale[1], base[STREAMS + j]);
+#pragma unroll
+        for (int k = 0; k < STREAMS; ++k) comb[at * STREAMS + k] = own[k];
         return;
     }
     for (int column = 4 * (threadIdx.x - 32); column < D; column += 4 * (NORM_THREADS - 32)) {
@@ -388,14 +342,11 @@ __device__ __forceinline__ void leave_partial_sums(const float* z, const float* 
 // Whether this block is the last of its row to come here.
 __device__ __forceinline__ bool is_last(i32* ticket) {
     __shared__ bool last;
+    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
-        // Behind the barrier one thread's fence covers what the whole block wrote, and read.
-        __threadfence();
-        last = atomicInc((u32*)ticket, PARTS - 1) == PARTS - 1;
-        __threadfence();
-    }
+    if (threadIdx.x == 0) last = atomicInc((u32*)ticket, PARTS - 1) == PARTS - 1;
     __syncthreads();
+    __threadfence();
     return last;
 }
 
@@ -404,10 +355,6 @@ __device__ __forceinline__ double add_square(double sum, float y) {
 }
 __device__ __forceinline__ float add_square(float sum, float y) { return fmaf(y, y, sum); }
 
-// Whether a thread has registers for its columns of all streams, to fetch them before their gates
-// are known.
-constexpr bool FETCHED = PER_THREAD * STREAMS <= 32;
-
 // What other blocks wrote is read past L1, which may hold older bytes.
 template <class Sum>
 __device__ __forceinline__ void finish_row(const NextBlock& next, const Written& row,
@@ -415,16 +362,6 @@ __device__ __forceinline__ void finish_row(const NextBlock& next, const Written&
     __shared__ Sum totals[MIXES + 1], sums[WARPS];
     __shared__ float logits[MIXES], gates[STREAMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
-    float x[FETCHED ? PER_THREAD : 1][STREAMS];
-    if (FETCHED && warp < WARPS) {
-#pragma unroll
-        for (int q = 0; q < PER_THREAD; ++q) {
-            const int d = q * NORM_THREADS + threadIdx.x;
-#pragma unroll
-            for (int m = 0; m < STREAMS; ++m)
-                x[FETCHED ? q : 0][m] = d < D ? __ldcg(row.x + (i64)m * D + d) : 0.0f;
-        }
-    }
     for (int c = warp; c <= MIXES; c += FUSED_WARPS) {
         Sum sum = 0;
         for (int part = lane; part < PARTS; part += 32) sum += __ldcg(partial + c * PARTS + part);
@@ -442,11 +379,14 @@ __device__ __forceinline__ void finish_row(const NextBlock& next, const Written&
     __syncthreads();
     float y[PER_THREAD];
     if (warp == WARPS) {
-        store_balanced(logits, next.scale, next.base, next.eps, row.comb);
+        const int j = lane % STREAMS;
+        float own[STREAMS];
+        balance(logits, next.scale, next.base, next.eps, j, lane - j, own);
         if (lane < STREAMS) {
-            const int at = STREAMS + lane;
-            row.pre[lane] = gates[lane];
-            row.post[lane] = 2.0f * gate(logits[at], next.scale[1], next.base[at]);
+            row.pre[j] = gates[j];
+            row.post[j] = 2.0f * gate(logits[STREAMS + j], next.scale[1], next.base[STREAMS + j]);
+#pragma unroll
+            for (int k = 0; k < STREAMS; ++k) row.comb[j * STREAMS + k] = own[k];
         }
     } else {
         Sum sum = 0;
@@ -457,8 +397,7 @@ __device__ __forceinline__ void finish_row(const NextBlock& next, const Written&
             if (d >= D) continue;
 #pragma unroll
             for (int m = 0; m < STREAMS; ++m)
-                y[q] = fmaf(gates[m],
-                            FETCHED ? x[FETCHED ? q : 0][m] : __ldcg(row.x + (i64)m * D + d), y[q]);
+                y[q] = fmaf(gates[m], __ldcg(row.x + (i64)m * D + d), y[q]);
             sum = add_square(sum, y[q]);
         }
         sum = warp_sum(sum);

@@ -1,447 +1,240 @@
-// linear_fp4: y[s,n] = sum over k of w[n,k] * a[t,k], FP4 weights and FP8 activations
+// linear_fp4: y[t,n] = sum over k of w[n,k] * a[t,k], FP4 weights and FP8 activations
 //
 //   x e4m3 [T, K] and x_scales f32 [T, K/128]    a = x * its group's scale (from act_quant_fp8)
 //   mx   codes e2m1x2 [N, K/2], scales ue8m0 [N, K/32]                      w = code * scale
 //   nv   codes e2m1x2 [N, K/2], scales e4m3 [N, K/16], scale2 f32 [1]       w = code * scale * scale2
 //
-//   linear_fp4_mx, _nv            one matrix, any T: y f32 [T, N]
-//   ..._selected                  codes, scales and scale2 of E experts in one slab [E, ...], ids i32
-//        [S]: slot s takes matrix ids[s] and activation row s / group; y f32 [S, N]
-//   ..._gate_up                   two slabs, gate and up: y f32 [S, N] = silu(gate) up weights[s],
-//        both clamped by limit: the bytes of two ..._selected and of swiglu_weighted
-//   ..._down                      y f32 [T, N]: the products of the A slots of a token, each with its
-//        own row of x, summed as order [T, A] says, then plus shared [T, N]: the bytes of ..._selected
-//        and of combine_shared
+//   linear_fp4_mx, linear_fp4_nv                     one matrix, any T: y f32 [T, N]
+//   linear_fp4_mx_selected, linear_fp4_nv_selected   codes, scales and scale2 of E experts in one
+//        slab [E, ...], ids i32 [S]: slot s takes matrix ids[s] and activation row s / group; y f32
+//        [S, N]
 //
-// On tensor cores: weights are the tall operand of m16n8k16, and its eight columns, of which one row of
-// x needs only one, serve to keep apart the groups that have their own weight scale: in 128 elements
-// of K each group, 4 of 32 or 8 of 16, has a column of x of its own that is zero elsewhere. So raw
-// codes are multiplied by raw codes, exactly, and a group is scaled when it is whole.
+// Order of the sum. K is cut into steps of 1024: a lane takes 32 consecutive codes of a step, 16
+// bytes. Inside a group of equal weight scale (32 or 16 codes) raw products are added in ascending
+// order by fmaf from 0; a product of e2m1 and e4m3 has 6 significant bits, so only the additions
+// round, and none does while a group's products span less than 24 bits. The group's sum times the
+// activation's scale, a power of two and so exact, times the weight's scale is fused onto the lane's
+// sum, groups ascending. The warp folds its lanes by the xor butterfly; scale2, any float, is applied
+// last. The order depends on K alone: a row of x, or a slot, gives the same bytes alone, in any
+// batch, and through either kind of kernel.
 //
-// Order of the sum. K is cut into chunks of 128. Lane quarter q (lane % 4) has elements 32 q .. 32 q +
-// 31 of a chunk in one load; product j of eight takes elements 4 j .. 4 j + 3 of every quarter, and the
-// products of a group are chained from 0. A product of e2m1 and e4m3 has 6 significant bits, so nothing
-// is rounded while a group's products span less than 24 bits. The group's sum times the activation's
-// scale, a power of two and so exact, times the weight's scale is fused onto the sum of its column,
-// chunks ascending: chunk c belongs to part c % PARTS. The columns of a part are added as 0 + 1, 2 + 3,
-// 4 + 5, 6 + 7, and their sums by the xor butterfly; then the parts in ascending order; scale2, any
-// float, is applied last. The order depends on K alone: a row of x, or a slot, gives the same bytes
-// alone, in any batch, and through every one of these kernels.
+// A code's bits moved into place are a float of value * 2^-126, as in common/convert.cuh. That factor
+// stays in through the group's sum and is taken out of it at once: every product is a multiple of
+// 2^-10, so in units of 2^-126 nothing falls below the smallest subnormal, and every rounding is the
+// same. On the CPU, where subnormals are slow, it is taken out of each code unless FOLDED is 1.
 //
-// A code's bits moved into place are a bf16 of value * 2^-126, as in common/convert.cuh, and x carries
-// 2^118: both exact, and their products are ordinary numbers.
-//
-// A block has 8 * TILES rows of w and the slots of one row of x (for ..._down those of a token). A warp
-// has a part of K and every SETS-th slot, and keeps DEPTH chunks on their way. Rows past the end repeat
-// the last one and are not stored. ids live on the device, so they are checked here: an id that is no
-// expert gives a row of NaN and reads no weights.
+// A warp walks WARP_ROWS rows of w at once and issues the loads of BATCH steps before it uses the
+// first. Rows past the end repeat the last one and are not stored. Rows of x and slots lie on the
+// grid's x, which has no limit that matters. ids live on the device, so they are checked here: an id
+// that is no expert gives a row of NaN and reads no weights.
 //
 // x_scales are at least 2^-22, as the quantiser makes them. A NaN code or scale makes its row NaN.
 //
-// Build constants: PARTS, SETS, TILES (2 or 4), SLOTS (of a block), X_ROWS (of a block: 1, or SLOTS).
+// Build constants: ROWS (rows of x in a block, 1..8), WARP_ROWS, BATCH; FOLDED if asked for.
 #include "common/convert.cuh"
 #include "common/copy.cuh"
-#include "common/mma.cuh"
-#include "common/swiglu.cuh"
+#include "common/reduce.cuh"
 
-constexpr int CHUNK = 128;
+constexpr int WARPS = 4;
 constexpr int LANE_CODES = 32;
-constexpr int PRODUCTS = LANE_CODES / 4;
-constexpr int ROWS = 8 * TILES;
-constexpr int PAIRS = TILES / 2;
-constexpr int THREADS = 32 * PARTS * SETS;
-constexpr int MIN_BLOCKS = THREADS > 256 ? 1 : 512 / THREADS;  // on an SM; no build may spill
-constexpr u32 FULL_WARP = 0xffffffffu;
+constexpr int STEP = 32 * LANE_CODES;
+constexpr int WORD_CODES = 8;
+constexpr int X_GROUP = 128;
+constexpr int SUMS = WARP_ROWS * ROWS;
 
-static_assert(TILES == 2 || TILES == 4, "a product takes two tiles of eight rows");
-static_assert(PARTS * SETS <= 16, "sixteen warps of 128 registers fill an SM");
+static_assert(ROWS >= 1 && ROWS <= 8, "a block shares its weights among at most 8 rows of x");
+static_assert(SUMS <= 32, "a lane stores at most one sum; lower WARP_ROWS");
 
-struct MxScales {
-    static constexpr int GROUPS = 4;                  // of a chunk, and columns of x
-    static constexpr int CODE_BYTES = 4;              // log2 of those that share a scale
-    static constexpr int DEPTH = TILES == 4 ? 3 : 4;  // as far as registers go
-    // e8m0_to_f32 without branches: byte 0 is a subnormal, and infinity, as which 255 reads, times 0
-    // is NaN.
-    static __device__ __forceinline__ float value(u8 bits) {
-        const float power = __uint_as_float(max((u32)bits << 23, 0x00400000u));
-        return fmaf(power, 0.0f, power);
-    }
-};
-struct NvScales {
-    static constexpr int GROUPS = 8;
-    static constexpr int CODE_BYTES = 3;
-    static constexpr int DEPTH = TILES == 4 ? 2 : 3;
-    static __device__ __forceinline__ float value(u8 bits) { return e4m3_to_f32(bits); }
-};
-
-// The matrices of all experts.
-struct Slab {
-    const u8 *codes, *scales;
-};
+#ifndef FOLDED
+#ifdef DSV4_HOST
+#define FOLDED 0
+#else
+#define FOLDED 1
+#endif
+#endif
+constexpr float CODE_UNIT = FOLDED ? 0x1p126f : 1.0f;
 
 struct Chunk {
-    uint4 codes[TILES];
-    u16 scales[TILES];  // of the two groups whose sums this lane holds
+    uint4 codes;
+    u32 scales;  // those of its 32 codes: one byte, or two
 };
 
-// The eight codes of a word as four pairs, in units of 2^126: elements 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-__device__ __forceinline__ void decode(u32 word, u32 (&pairs)[4]) {
-    const u32 even = word << 4;  // the lower code of a byte in its upper half, where its sign is
-    pairs[0] = permute_bytes(even, 0x9180u) << 2 & 0x81c081c0u;
-    pairs[1] = permute_bytes(word, 0x9180u) << 2 & 0x81c081c0u;
-    pairs[2] = permute_bytes(even, 0xb3a2u) << 2 & 0x81c081c0u;
-    pairs[3] = permute_bytes(word, 0xb3a2u) << 2 & 0x81c081c0u;
+// The eight codes of a word, the lowest nibble first, in units of 1 / CODE_UNIT.
+__device__ __forceinline__ void decode(u32 word, float (&value)[WORD_CODES]) {
+#pragma unroll
+    for (int i = 0; i < WORD_CODES; ++i) {
+        // Shifting the sign in from the left fills the exponent's upper bits, which the mask clears.
+        const i32 moved = (i32)(word << (28 - 4 * i)) >> 6;
+        value[i] = __uint_as_float((u32)moved & 0x81c00000u);
+        if (!FOLDED) value[i] *= 0x1p126f;
+    }
 }
 
-__device__ __forceinline__ u32 word_of(uint4 words, int i) {
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
-// Rows of x in shared memory: bf16 of 2^118 times the codes, in the order of `decode`'s pairs, and
-// scales times 2^8, which is what is left of the units in a product.
-struct Inputs {
-    u32* pairs;     // [X_ROWS][K / 2]
-    float* scales;  // [X_ROWS][K / 128]
+struct MxWeights {
+    static constexpr int GROUP = 32;
+    const u8 *codes, *scales;
+    __device__ __forceinline__ Chunk load(i64 at) const {
+        return {load16_once(codes + at / 2), scales[at / 32]};
+    }
+    static __device__ __forceinline__ float scale(u32 bits, int) { return e8m0_to_f32((u8)bits); }
 };
 
-__device__ __forceinline__ Inputs stage(const u8* x, const float* x_scales, i64 first_row, int K) {
-    extern __shared__ __align__(16) u32 staged[];
-    const Inputs in = {staged, (float*)(staged + X_ROWS * (K / 2))};
-    const u8* codes = x + first_row * K;
-    for (int i = threadIdx.x; i < X_ROWS * (K / 4); i += THREADS) {
-        const u32 word = *(const u32*)(codes + 4 * i);
-        // Bytes 0 and 2, 1 and 3 become neighbours.
-        const u32 mixed = permute_bytes(word, 0x3120u);
-        // -0 as the third operand keeps the sign of a zero.
-        in.pairs[2 * i] = fma_bf16x2(e4m3x2_to_bf16x2<0>(mixed), 0x7a807a80u, 0x80008000u);
-        in.pairs[2 * i + 1] = fma_bf16x2(e4m3x2_to_bf16x2<2>(mixed), 0x7a807a80u, 0x80008000u);
+struct NvWeights {
+    static constexpr int GROUP = 16;
+    const u8 *codes, *scales;
+    __device__ __forceinline__ Chunk load(i64 at) const {
+        return {load16_once(codes + at / 2), *(const u16*)(scales + at / 16)};
     }
-    for (int i = threadIdx.x; i < X_ROWS * (K / CHUNK); i += THREADS)
-        in.scales[i] = x_scales[first_row * (K / CHUNK) + i] * 0x1p8f;
-    return in;
-}
-
-__device__ __forceinline__ bool is_expert(const i32* ids, int slot, int E) {
-    return ids == nullptr || (ids[slot] >= 0 && ids[slot] < E);
-}
-
-// The chunks that a warp loads: those of its part, slot after slot of its set that has an expert. A
-// pair of tiles has a slab of its own, or all have the same.
-template <class Scales, int Slabs>
-struct Walk {
-    const Slab (&slab)[Slabs];
-    const i32* ids;
-    int slots, E, N, K;
-    int offset[TILES];  // bytes from an expert's codes to this lane's row
-    int slot, left;     // chunks left in this slot
-    const u8 *codes[Slabs], *scales[Slabs];
-
-    __device__ __forceinline__ void start(int first_slot) {
-        slot = first_slot;
-        while (slot < slots && !is_expert(ids, slot, E)) slot += SETS;
-        if (slot >= slots) return;
-        const int part = threadIdx.x / 32 % PARTS, quarter = threadIdx.x % 4;
-        left = (K / CHUNK - part + PARTS - 1) / PARTS;
-        const i64 matrix = ids == nullptr ? 0 : (i64)ids[slot] * N * K / 2;
-#pragma unroll
-        for (int i = 0; i < Slabs; ++i) {
-            codes[i] = slab[i].codes + matrix + part * (CHUNK / 2) + 16 * quarter;
-            scales[i] = slab[i].scales + (matrix >> Scales::CODE_BYTES) + part * Scales::GROUPS +
-                        2 * (quarter % (Scales::GROUPS / 2));
-        }
-    }
-    __device__ __forceinline__ void load(Chunk& chunk, int pair) const {
-#pragma unroll
-        for (int t = 2 * pair; t < 2 * pair + 2; ++t) {
-            chunk.codes[t] = load16_once(codes[pair % Slabs] + offset[t]);
-            chunk.scales[t] = *(const u16*)(scales[pair % Slabs] +
-                                            (offset[t] >> Scales::CODE_BYTES));
-        }
-    }
-    __device__ __forceinline__ void advance() {
-        if (--left == 0) return start(slot + SETS);
-#pragma unroll
-        for (int i = 0; i < Slabs; ++i) {
-            codes[i] += PARTS * CHUNK / 2;
-            scales[i] += PARTS * Scales::GROUPS;
-        }
+    static __device__ __forceinline__ float scale(u32 bits, int group) {
+        return e4m3_to_f32((u8)(bits >> 8 * group));
     }
 };
 
-// Every part's sums of every slot, rows of the block; slots without an expert are left out.
-__shared__ float partial[SLOTS][PARTS][ROWS];
-
-// One warp: its part of its slots, into `partial`. rows: of this lane in every tile.
-template <class Scales, int Slabs>
-__device__ __forceinline__ void walk_part(const Slab (&slab)[Slabs], const int (&rows)[TILES],
-                                          const i32* ids, int slots, int E, const u8* x,
-                                          const float* x_scales, i64 x_row, int N, int K) {
-    constexpr int DEPTH = Scales::DEPTH;
-    const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % PARTS;
-    const int set = threadIdx.x / (32 * PARTS);
-    const int tile_row = lane / 4, quarter = lane % 4;
-    const int chunks = (K / CHUNK - part + PARTS - 1) / PARTS;
-    int steps = 0;
-    for (int s = set; s < slots; s += SETS) steps += is_expert(ids, s, E) ? chunks : 0;
-    Walk<Scales, Slabs> walk{slab, ids, slots, E, N, K};
+// Adds a lane's 32 elements of one step to every sum.
+template <class Weights, int Rows>
+__device__ __forceinline__ void add_step(const Chunk (&chunk)[WARP_ROWS], const u8* x,
+                                         const float* x_scales, const i64 (&row)[Rows], int k,
+                                         float (&sum)[WARP_ROWS][Rows]) {
+    constexpr int WORDS = Weights::GROUP / WORD_CODES;
 #pragma unroll
-    for (int t = 0; t < TILES; ++t) walk.offset[t] = rows[t] * (K / 2);
-    walk.start(set);
-    int slot = walk.slot;
-    Chunk ring[DEPTH];
+    for (int group = 0; group < LANE_CODES / Weights::GROUP; ++group) {
+        float products[WARP_ROWS][Rows] = {};
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d) {
-        if (d >= steps) break;
+        for (int word = group * WORDS; word < (group + 1) * WORDS; ++word) {
+            float w[WARP_ROWS][WORD_CODES];
 #pragma unroll
-        for (int pair = 0; pair < PAIRS; ++pair) walk.load(ring[d], pair);
-        walk.advance();
-    }
-    const Inputs in = stage(x, x_scales, x_row, K);
-    __syncthreads();
-
-    // The column of x that this lane fills, and which of its products are in it: a group of 32 is
-    // all of a quarter's, one of 16 half of them.
-    constexpr int SPLIT = Scales::GROUPS / 4;
-    const bool fills = tile_row / SPLIT == quarter;
-    float total[PAIRS][4] = {};
-    int left = chunks;
-    for (int first = 0; first < steps; first += DEPTH) {
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d) {
-            if (first + d >= steps) break;
-            Chunk& chunk = ring[d];
-            const int at = part + (chunks - left) * PARTS, x_of = X_ROWS > 1 ? slot : 0;
-            uint4 b[PRODUCTS / 2] = {};
-            if (fills) {
-                const u32* from = in.pairs + x_of * (K / 2) + at * (CHUNK / 2) + 16 * quarter;
-#pragma unroll
-                for (int i = 0; i < PRODUCTS / 2; ++i)
-                    if (SPLIT == 1 || i / 2 == tile_row % SPLIT)
-                        b[i] = *(const uint4*)(from + 4 * i);
+            for (int r = 0; r < WARP_ROWS; ++r) {
+                const uint4 c = chunk[r].codes;
+                decode(word == 0 ? c.x : word == 1 ? c.y : word == 2 ? c.z : c.w, w[r]);
             }
-            const float x_scale = in.scales[x_of * (K / CHUNK) + at];
-            const bool more = first + d + DEPTH < steps;
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; ++pair) {
-                float sum[4] = {};
+            for (int m = 0; m < Rows; ++m) {
+                const uint2 raw = *(const uint2*)(x + row[m] + k + word * WORD_CODES);
+                float v[2][WORD_CODES / 2];
+                e4m3x4_to_f32(raw.x, v[0]);
+                e4m3x4_to_f32(raw.y, v[1]);
 #pragma unroll
-                for (int i = 0; i < PRODUCTS / 2; ++i) {
-                    u32 upper[4], lower[4];
-                    decode(word_of(chunk.codes[2 * pair], i), upper);
-                    decode(word_of(chunk.codes[2 * pair + 1], i), lower);
-                    const u32 a0[4] = {upper[0], lower[0], upper[1], lower[1]};
-                    const u32 a1[4] = {upper[2], lower[2], upper[3], lower[3]};
-                    const u32 b0[2] = {b[i].x, b[i].y}, b1[2] = {b[i].z, b[i].w};
-                    mma_bf16_16816(sum, a0, b0);
-                    mma_bf16_16816(sum, a1, b1);
-                }
+                for (int r = 0; r < WARP_ROWS; ++r)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const u16 scales = chunk.scales[2 * pair + i / 2];
-                    total[pair][i] = fmaf(sum[i] * x_scale,
-                                          Scales::value((u8)(scales >> 8 * (i % 2))),
-                                          total[pair][i]);
-                }
-                if (more) walk.load(chunk, pair);  // its place is free now
+                    for (int i = 0; i < WORD_CODES; ++i)
+                        products[r][m] = fmaf(w[r][i], v[i / 4][i % 4], products[r][m]);
             }
-            if (more) walk.advance();
-            if (--left > 0) continue;
+        }
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; ++pair)
+        for (int m = 0; m < Rows; ++m) {
+            const float x_scale = x_scales[(row[m] + k) / X_GROUP];
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    float value = total[pair][2 * half] + total[pair][2 * half + 1];
-                    value += __shfl_xor_sync(FULL_WARP, value, 1);
-                    value += __shfl_xor_sync(FULL_WARP, value, 2);
-                    if (quarter == 0) partial[slot][part][16 * pair + 8 * half + tile_row] = value;
-                    total[pair][2 * half] = total[pair][2 * half + 1] = 0.0f;
-                }
-            left = chunks;
-            do slot += SETS;
-            while (slot < slots && !is_expert(ids, slot, E));
+            for (int r = 0; r < WARP_ROWS; ++r)
+                sum[r][m] = fmaf(products[r][m] * CODE_UNIT * x_scale,
+                                 Weights::scale(chunk[r].scales, group), sum[r][m]);
         }
     }
-    __syncthreads();
 }
 
-// A row of the block under a slot's expert: its parts in ascending order.
-__device__ __forceinline__ float whole_sum(int slot, int row) {
-    float sum = partial[slot][0][row];
+// One warp: WARP_ROWS rows of w from first_row on, past the rows of x that start at row[]. Lane
+// r * Rows + m returns the sum of weight row r and row m.
+template <class Weights, int Rows>
+__device__ __forceinline__ float walk(const Weights& weights, const u8* x, const float* x_scales,
+                                      const i64 (&row)[Rows], int first_row, int N, int K) {
+    const int lane = threadIdx.x % 32;
+    float sum[WARP_ROWS][Rows] = {};
+    for (int k = lane * LANE_CODES; k < K; k += BATCH * STEP) {
+        Chunk chunk[BATCH][WARP_ROWS];
 #pragma unroll
-    for (int part = 1; part < PARTS; ++part) sum += partial[slot][part][row];
-    return sum;
-}
-
-// Rows blockIdx.y * ROWS and on of one slab, for every tile.
-__device__ __forceinline__ void rows_of_lane(int N, int (&rows)[TILES]) {
+        for (int b = 0; b < BATCH; ++b) {
+            // Past the end the loads repeat the first ones, which is cheaper than not loading.
+            const int here = k + b * STEP < K ? k + b * STEP : k;
 #pragma unroll
-    for (int t = 0; t < TILES; ++t)
-        rows[t] = min((int)(blockIdx.y * ROWS + 8 * t + threadIdx.x % 32 / 4), N - 1);
-}
-
-template <class Scales>
-__device__ __forceinline__ void one_matrix(const u8* codes, const u8* scales, const float* scale2,
-                                           const u8* x, const float* x_scales, float* y, int N,
-                                           int K) {
-    int rows[TILES];
-    rows_of_lane(N, rows);
-    const Slab slab[1] = {{codes, scales}};
-    walk_part<Scales>(slab, rows, nullptr, 1, 1, x, x_scales, blockIdx.x, N, K);
-    for (int i = threadIdx.x; i < ROWS; i += THREADS) {
-        const int n = blockIdx.y * ROWS + i;
-        const float sum = whole_sum(0, i);
-        if (n < N) y[(i64)blockIdx.x * N + n] = scale2 == nullptr ? sum : sum * scale2[0];
-    }
-}
-
-template <class Scales>
-__device__ __forceinline__ void selected(const u8* codes, const u8* scales, const float* scale2,
-                                         const i32* ids, const u8* x, const float* x_scales,
-                                         float* y, int E, int N, int K, int group) {
-    const int blocks = (group + SLOTS - 1) / SLOTS;  // that share a row of x
-    const i64 t = blockIdx.x / blocks;
-    const int first = blockIdx.x % blocks * SLOTS, slots = min(SLOTS, group - first);
-    const i64 slot = t * group + first;
-    int rows[TILES];
-    rows_of_lane(N, rows);
-    const Slab slab[1] = {{codes, scales}};
-    walk_part<Scales>(slab, rows, ids + slot, slots, E, x, x_scales, t, N, K);
-    for (int i = threadIdx.x; i < slots * ROWS; i += THREADS) {
-        const int s = i / ROWS, n = blockIdx.y * ROWS + i % ROWS;
-        if (n >= N) continue;
-        float sum = NAN_F32;
-        if (is_expert(ids + slot, s, E)) {
-            sum = whole_sum(s, i % ROWS);
-            if (scale2 != nullptr) sum *= scale2[ids[slot + s]];
+            for (int r = 0; r < WARP_ROWS; ++r)
+                chunk[b][r] = weights.load((i64)min(first_row + r, N - 1) * K + here);
         }
-        y[(slot + s) * N + n] = sum;
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            const int here = k + b * STEP;
+            if (here < K) add_step<Weights>(chunk[b], x, x_scales, row, here, sum);
+        }
     }
+    float mine = 0.0f;
+#pragma unroll
+    for (int r = 0; r < WARP_ROWS; ++r)
+#pragma unroll
+        for (int m = 0; m < Rows; ++m) {
+            const float total = warp_sum(sum[r][m]);
+            if (lane == r * Rows + m) mine = total;
+        }
+    return mine;
 }
 
-#if TILES == 2
+__device__ __forceinline__ int first_row_of_warp() {
+    return (blockIdx.y * WARPS + threadIdx.x / 32) * WARP_ROWS;
+}
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+template <class Weights>
+__device__ __forceinline__ float one_matrix_sum(const Weights& weights, const u8* x,
+                                                const float* x_scales, int T, int N, int K) {
+    i64 row[ROWS];
+#pragma unroll
+    for (int m = 0; m < ROWS; ++m) row[m] = (i64)min((int)blockIdx.x * ROWS + m, T - 1) * K;
+    return walk(weights, x, x_scales, row, first_row_of_warp(), N, K);
+}
+
+// This lane's sum to its place, if it holds one.
+__device__ __forceinline__ void store_sum(float sum, float* y, int T, int N) {
+    const int lane = threadIdx.x % 32;
+    const int n = first_row_of_warp() + lane / ROWS, t = blockIdx.x * ROWS + lane % ROWS;
+    if (lane < SUMS && n < N && t < T) y[(i64)t * N + n] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
     linear_fp4_mx(const u8* codes, const u8* scales, const u8* x, const float* x_scales, float* y,
-                  i32 N, i32 K) {
-    one_matrix<MxScales>(codes, scales, nullptr, x, x_scales, y, N, K);
+                  i32 T, i32 N, i32 K) {
+    if (first_row_of_warp() >= N) return;
+    store_sum(one_matrix_sum(MxWeights{codes, scales}, x, x_scales, T, N, K), y, T, N);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
     linear_fp4_nv(const u8* codes, const u8* scales, const float* scale2, const u8* x,
-                  const float* x_scales, float* y, i32 N, i32 K) {
-    one_matrix<NvScales>(codes, scales, scale2, x, x_scales, y, N, K);
+                  const float* x_scales, float* y, i32 T, i32 N, i32 K) {
+    if (first_row_of_warp() >= N) return;
+    const float sum = one_matrix_sum(NvWeights{codes, scales}, x, x_scales, T, N, K);
+    store_sum(sum * scale2[0], y, T, N);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+// The sum of slot blockIdx.x under the matrix of its expert; lane r holds that of weight row r.
+template <class Weights>
+__device__ __forceinline__ float selected_sum(const u8* codes, const u8* scales, i32 id,
+                                              const u8* x, const float* x_scales, int N, int K,
+                                              int group) {
+    const i64 first = (i64)id * N * K;
+    const i64 row[1] = {(i64)(blockIdx.x / group) * K};
+    return walk(Weights{codes + first / 2, scales + first / Weights::GROUP}, x, x_scales, row,
+                first_row_of_warp(), N, K);
+}
+
+__device__ __forceinline__ void store_slot(float sum, float* y, int N) {
+    const int lane = threadIdx.x % 32, n = first_row_of_warp() + lane;
+    if (lane < WARP_ROWS && n < N) y[(i64)blockIdx.x * N + n] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
     linear_fp4_mx_selected(const u8* codes, const u8* scales, const i32* ids, const u8* x,
                            const float* x_scales, float* y, i32 E, i32 N, i32 K, i32 group) {
-    selected<MxScales>(codes, scales, nullptr, ids, x, x_scales, y, E, N, K, group);
+    if (first_row_of_warp() >= N) return;
+    const i32 id = ids[blockIdx.x];
+    float sum = NAN_F32;
+    if (id >= 0 && id < E)
+        sum = selected_sum<MxWeights>(codes, scales, id, x, x_scales, N, K, group);
+    store_slot(sum, y, N);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
     linear_fp4_nv_selected(const u8* codes, const u8* scales, const float* scale2, const i32* ids,
                            const u8* x, const float* x_scales, float* y, i32 E, i32 N, i32 K,
                            i32 group) {
-    selected<NvScales>(codes, scales, scale2, ids, x, x_scales, y, E, N, K, group);
-}
-
-#endif
-
-// ------------------------------------------------------------------------ the halves of an expert
-
-template <class Scales>
-__device__ __forceinline__ void down(const u8* codes, const u8* scales, const float* scale2,
-                                     const i32* ids, const u8* x, const float* x_scales,
-                                     const i32* order, const float* shared, float* y, int E, int N,
-                                     int K) {
-    const i64 t = blockIdx.x, slot = t * SLOTS;
-    int rows[TILES];
-    rows_of_lane(N, rows);
-    const Slab slab[1] = {{codes, scales}};
-    walk_part<Scales>(slab, rows, ids + slot, SLOTS, E, x, x_scales, slot, N, K);
-    for (int i = threadIdx.x; i < ROWS; i += THREADS) {
-        const int n = blockIdx.y * ROWS + i;
-        if (n >= N) continue;
-        float sum = 0.0f;
-        for (int a = 0; a < SLOTS; ++a) {
-            const i32 s = order[slot + a];
-            float value = NAN_F32;
-            if (s >= 0 && s < SLOTS && is_expert(ids + slot, s, E)) {
-                value = whole_sum(s, i);
-                if (scale2 != nullptr) value *= scale2[ids[slot + s]];
-            }
-            sum += value;
-        }
-        y[t * N + n] = sum + shared[t * N + n];
-    }
-}
-
-#if TILES == 4  // a pair of tiles from the gate, a pair from up
-
-template <class Scales>
-__device__ __forceinline__ void gate_up(const Slab& gate, const Slab& up, const float* gate_scale2,
-                                        const float* up_scale2, const i32* ids, const u8* x,
-                                        const float* x_scales, const float* weights, float* y,
-                                        int E, int N, int K, int group, float limit) {
-    constexpr int HALF = ROWS / 2;
-    const int blocks = (group + SLOTS - 1) / SLOTS;
-    const i64 t = blockIdx.x / blocks;
-    const int first = blockIdx.x % blocks * SLOTS, slots = min(SLOTS, group - first);
-    const i64 slot = t * group + first;
-    int rows[TILES];
-#pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-        const int row = blockIdx.y * HALF + 8 * (i % PAIRS) + threadIdx.x % 32 / 4;
-        rows[i] = min(row, N - 1);
-    }
-    const Slab slab[2] = {gate, up};
-    walk_part<Scales>(slab, rows, ids + slot, slots, E, x, x_scales, t, N, K);
-    for (int i = threadIdx.x; i < slots * HALF; i += THREADS) {
-        const int s = i / HALF, n = blockIdx.y * HALF + i % HALF;
-        if (n >= N) continue;
-        float value[2] = {NAN_F32, NAN_F32};
-        if (is_expert(ids + slot, s, E)) {
-            value[0] = whole_sum(s, i % HALF);
-            value[1] = whole_sum(s, HALF + i % HALF);
-            if (gate_scale2 != nullptr) {
-                value[0] *= gate_scale2[ids[slot + s]];
-                value[1] *= up_scale2[ids[slot + s]];
-            }
-        }
-        y[(slot + s) * N + n] = weighted_swiglu(value[0], value[1], limit, weights[slot + s]);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    linear_fp4_mx_gate_up(const u8* gate_codes, const u8* gate_scales, const u8* up_codes,
-                          const u8* up_scales, const i32* ids, const u8* x, const float* x_scales,
-                          const float* weights, float* y, i32 E, i32 N, i32 K, i32 group,
-                          float limit) {
-    gate_up<MxScales>({gate_codes, gate_scales}, {up_codes, up_scales}, nullptr, nullptr, ids, x,
-                      x_scales, weights, y, E, N, K, group, limit);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    linear_fp4_nv_gate_up(const u8* gate_codes, const u8* gate_scales, const float* gate_scale2,
-                          const u8* up_codes, const u8* up_scales, const float* up_scale2,
-                          const i32* ids, const u8* x, const float* x_scales, const float* weights,
-                          float* y, i32 E, i32 N, i32 K, i32 group, float limit) {
-    gate_up<NvScales>({gate_codes, gate_scales}, {up_codes, up_scales}, gate_scale2, up_scale2, ids,
-                      x, x_scales, weights, y, E, N, K, group, limit);
-}
-
-#endif
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    linear_fp4_mx_down(const u8* codes, const u8* scales, const i32* ids, const u8* x,
-                       const float* x_scales, const i32* order, const float* shared, float* y,
-                       i32 E, i32 N, i32 K) {
-    down<MxScales>(codes, scales, nullptr, ids, x, x_scales, order, shared, y, E, N, K);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    linear_fp4_nv_down(const u8* codes, const u8* scales, const float* scale2, const i32* ids,
-                       const u8* x, const float* x_scales, const i32* order, const float* shared,
-                       float* y, i32 E, i32 N, i32 K) {
-    down<NvScales>(codes, scales, scale2, ids, x, x_scales, order, shared, y, E, N, K);
+    if (first_row_of_warp() >= N) return;
+    const i32 id = ids[blockIdx.x];
+    float sum = NAN_F32;
+    if (id >= 0 && id < E)
+        sum = selected_sum<NvWeights>(codes, scales, id, x, x_scales, N, K, group) * scale2[id];
+    store_slot(sum, y, N);
 }

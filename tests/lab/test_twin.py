@@ -36,7 +36,6 @@ MATRIX = {
     "FP8 weights are their exact bf16": ["linear_fp8_as_bf16"],
     "many rows of a product are single rows": [
         "linear_bf16_rows", "linear_fp8_rows", "linear_bf16_slices", "linear_fp8_slices",
-        "linear_bf16_grouped_as_slices", "linear_fp8_grouped_as_slices",
     ],
     "many rows of an island are single rows": [
         "island_dots_rows", "island_dots_f32_rows", "island_dots_bf16_rows",
@@ -48,10 +47,6 @@ MATRIX = {
         "linear_fp4_nv_selected_as_single",
         "linear_fp4_mx_rows",
         "linear_fp4_nv_rows",
-    ],
-    "fused halves of experts are their parts": [
-        "linear_fp4_mx_gate_up_as_parts", "linear_fp4_nv_gate_up_as_parts",
-        "linear_fp4_mx_down_as_parts", "linear_fp4_nv_down_as_parts",
     ],
     "rows of w that share a block do not show": [
         "island_dots_rows_of_w", "island_dots_f32_rows_of_w", "island_dots_bf16_rows_of_w",
