@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 
 _KEPT = {
     "step": ("steps",),
-    "generate": ("stages", "placed_bytes", "prefill_s", "decode_s", "step_s"),
+    "generate": ("stages", "placed_bytes", "prefill_s", "decode_s", "tokens_per_s", "step_s"),
     "spec": ("stages", "identity", "plain_step_s", "depths", "cost_of_t", "cost_fit"),
     "draft": (
         "target", "drafter", "tokens_per_round", "acceptance", "phase_s", "prime_s", "decode_s",
@@ -39,7 +39,7 @@ def shortened(document: Document) -> dict[str, Any]:
             "  in lab.report.runs\n  pass what these print with --json"
         )
     env = document["env"]
-    found = {k: document[k] for k in _KEPT[command]}
+    found = {k: document.get(k) for k in _KEPT[command]}
     if command in ("generate", "spec"):
         found |= {"prompt": len(document["prompt"]), "tokens": len(document["tokens"])}
     elif command == "draft":
@@ -99,13 +99,13 @@ def _generations(documents: Sequence[Document]) -> str:
             str(d["prompt"]),
             f"{d['prefill_s']:.2f} s",
             str(d["tokens"]),
+            f"{d['tokens_per_s']:.1f}",
             f"{1e3 * d['step_s']:.2f} ms" if d["step_s"] else "-",
-            f"{1 / d['step_s']:.1f}" if d["step_s"] else "-",
         )
         for d in documents
     ]
-    header = ("generation of", "stages", "GB placed", "prompt", "prefill", "tokens", "median step",
-              "tokens/s")  # fmt: skip
+    header = ("generation of", "stages", "GB placed", "prompt", "prefill", "tokens", "tokens/s",
+              "median step")  # fmt: skip
     return markdown(header, rows)
 
 
@@ -113,26 +113,27 @@ def _speculation(documents: Sequence[Document]) -> str:
     parts = []
     for d in documents:
         identity = "the same tokens" if d["identity"] else "OTHER TOKENS"
-        plain = f"{1 / d['plain_step_s']:.1f} tokens/s"
+        how = "one stage" if d["stages"] == 1 else f"{d['stages']} stages"
         parts.append(
-            f"`{d['model']}`, {d['stages']} stages, {d['tokens']} tokens after {d['prompt']};"
-            f" {identity} as plain decoding, which makes {plain}; speeds are those of the median"
-            " step and round:"
+            f"`{d['model']}`, {how}, {d['tokens']} tokens after {d['prompt']}, {identity} as plain"
+            " decoding at every T; cost(T) is a verify of T rows as one graph, without the drafts:"
         )
-        cost = {c["rows"]: c for c in d["cost_of_t"]}
-        rows = [
-            (
-                str(run["depth"]),
-                f"{run['tokens_per_round']:.2f}",
-                f"{run['tokens_per_round'] / run['round_s']:.1f}",
-                f"{1e3 * cost[run['depth']]['time_s']:.2f} ms" if run["depth"] in cost else "-",
-                f"{cost[run['depth']]['relative']:.2f}" if run["depth"] in cost else "-",
-            )
-            for run in d["depths"]
-        ]
-        header = ("rows T", "tokens a round", "tokens/s", "cost(T)", "cost(T)/cost(1)")
+        rows = [_depth(run, {c["rows"]: c for c in d["cost_of_t"]}) for run in d["depths"]]
+        header = ("rows T", "rounds", "tokens a round", "cost(T)", "cost(T)/cost(1)",
+                  "tokens/s of verifying", "median round")  # fmt: skip
         parts.append(markdown(header, rows))
     return "\n\n".join(parts)
+
+
+def _depth(run: Mapping[str, Any], costs: Mapping[int, Mapping[str, Any]]) -> tuple[str, ...]:
+    cost, round_s = costs.get(run["depth"]), run.get("round_s")
+    each = run["tokens_per_round"]
+    verify = ("-", "-", "-")
+    if cost is not None:
+        spent = cost["time_s"]
+        verify = (f"{1e3 * spent:.2f} ms", f"{cost['relative']:.2f}", f"{each / spent:.0f}")
+    median = f"{1e3 * round_s:.2f} ms" if round_s else "-"
+    return (str(run["depth"]), str(run["rounds"]), f"{each:.2f}", *verify, median)
 
 
 def _drafts(documents: Sequence[Document]) -> str:

@@ -28,8 +28,8 @@ def spec_document(**more: Any) -> dict[str, Any]:
         "schema": 1, "command": "spec", "model": "mint:flash,layers=20", "env": ENV, "stages": 1,
         "prompt": [3] * 17, "tokens": [5] * 100, "plain_step_s": 0.02, "identity": True,
         "depths": [
-            {"depth": 1, "tokens_per_round": 1.0, "time_s": 2.0, "round_s": 0.02},
-            {"depth": 2, "tokens_per_round": 1.8, "time_s": 1.25, "round_s": 0.0225},
+            {"depth": 1, "rounds": 100, "tokens_per_round": 1.0, "time_s": 2.0, "round_s": 0.02},
+            {"depth": 2, "rounds": 56, "tokens_per_round": 1.8, "time_s": 1.25, "round_s": None},
         ],
         "cost_of_t": [
             {"rows": 1, "time_s": 0.02, "relative": 1.0},
@@ -42,8 +42,9 @@ def spec_document(**more: Any) -> dict[str, Any]:
 def test_speculation_shows_rounds_and_what_rows_cost() -> None:
     text = runs.tables([runs.shortened(spec_document())])
     assert text.startswith("**NVIDIA H200** (driver 580.1, nvrtc 13.0, commit 4f1c2ab):")
-    assert "the same tokens as plain decoding, which makes 50.0 tokens/s" in text
-    assert "| 2 | 1.80 | 80.0 | 22.00 ms | 1.10 |" in text
+    assert "one stage, 100 tokens after 17, the same tokens as plain decoding" in text
+    assert "| 1 | 100 | 1.00 | 20.00 ms | 1.00 | 50 | 20.00 ms |" in text
+    assert "| 2 | 56 | 1.80 | 22.00 ms | 1.10 | 82 | - |" in text
 
 
 def test_other_tokens_are_shouted() -> None:
