@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from dsv4.engine import switches
 from dsv4.engine.arms import ActQuantVariant, ExpertArm, path_name
 from dsv4.engine.switches import resolve_arms, resolve_dense_arm
 from dsv4.errors import Refusal
+from tests.goldens import ROOT
 
 
 def test_the_device_path_is_the_default_with_its_fastest_arms() -> None:
@@ -139,3 +141,11 @@ def test_the_dense_arm_follows_the_path_unless_it_is_said(
     value: str | None, on_device: bool, fp8: bool
 ) -> None:
     assert resolve_dense_arm(value, on_device) is fp8
+
+
+def test_every_switch_and_value_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "switches.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `DSV4_")}
+    assert set(rows) == {*switches._WORDS, *switches._NUMBERS}
+    for name, values in switches._WORDS.items():
+        assert rows[name].split("|")[2].strip() == ", ".join(f"`{v}`" for v in values), name
