@@ -353,7 +353,10 @@ def kernel(
     import sys
 
     frame = sys._getframe(1)
-    while frame.f_code.co_name != "<module>" and frame.f_back is not None:
+    # A family's factory calls from the same file; the line that counts is its caller's.
+    while frame.f_back is not None and (
+        frame.f_back.f_code.co_filename == frame.f_code.co_filename
+    ):
         frame = frame.f_back
     where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
     spec = KernelSpec(

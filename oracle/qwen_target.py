@@ -174,9 +174,19 @@ class QwenTarget:
         return np.asarray(self.head(self.forward(ids, cache).final[-1:])[0])
 
     def verify(
-        self, ids: Any, start: int, cache: Cache, *, want: str = "argmax", ckpt: bool = False
+        self,
+        ids: Any,
+        start: int,
+        cache: Cache,
+        *,
+        want: str = "argmax",
+        ckpt: bool = False,
+        graph: bool = False,
     ) -> VerifyOut:
-        """What the target says after each of these tokens. Errors: ValueError out of place."""
+        """What the target says after each of these tokens; `graph` changes nothing here.
+
+        Errors: ValueError out of place.
+        """
         if cache.pos != start:
             raise ValueError(f"verify was asked at {start}, the cache stands at {cache.pos}")
         done = self.forward(ids, cache)

@@ -33,6 +33,7 @@ _CHANNEL = "its channel, from its row on"
 # As LAWS of `lab.twins.canary_laws`.
 DRAFTER_LAWS: Mapping[str, Laws] = {
     **dict.fromkeys(("sdpa_full", "sdpa_scan", "sdpa_clip"), _SDPA),
+    "sdpa_bf16": ("odd tail", _SDPA[1]),
     "dynconv": (
         "stage 1",
         {
