@@ -35,6 +35,7 @@ def test_streams_of_every_length_are_the_targets_own(kind: str, tmp_path: Path) 
         assert list(found.tokens) == stream[:count]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("family", ["dspark", "dflash2"])
 def test_cold_draws_of_three_seeds_are_the_greedy_stream(family: str, tmp_path: Path) -> None:
     target, drafter = load_pair(tmp_path, "dense", family)

@@ -41,7 +41,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=[pytest.mark.stress] if f == "dflash2" else []) for f in FAMILIES],
+)
 def test_a_greedy_stream_is_the_targets_own(family: str, pairs: Any) -> None:
     target, drafter, stream = pairs[family]
     settings = dict(SETTINGS)

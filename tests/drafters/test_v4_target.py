@@ -138,7 +138,10 @@ def test_tokens_may_come_from_the_device_and_stages_may_be_two() -> None:
     assert one.embed([5, 7]).tobytes() == two.embed(two.ops.ints([5, 7])).tobytes()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=[pytest.mark.stress] if f == "dflash2" else []) for f in FAMILIES],
+)
 def test_a_greedy_stream_is_the_trunks_own(family: str, pairs: Any) -> None:
     target, drafter, stream = pairs[family]
     settings = {

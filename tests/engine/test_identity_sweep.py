@@ -52,7 +52,7 @@ def lengths(engine: Engine) -> list[int]:
 
 
 def test_a_short_run_is_plain_after_every_round() -> None:
-    sweep(model("made-0731", "host"), 17, 20)
+    sweep(model("made-0731", "host"), 17, 12)
 
 
 @pytest.mark.stress
