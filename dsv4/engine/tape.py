@@ -7,6 +7,7 @@ a recorded step may run them side by side. Launches that follow wait for all bra
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,22 +110,18 @@ class Tape:
 
     def record(self, beside: bool) -> None:
         """Run what was kept inside a capture, which keeps branches side by side if asked to."""
-        begin = 0
         if not beside:
             self.run()
             return
-        while begin < len(self.entries):
-            end = begin
-            if not self.entries[begin].branch:
-                self.entries[begin].run()
-                begin += 1
+        for branched, some in itertools.groupby(self.entries, key=_is_branched):
+            if not branched:
+                for entry in some:
+                    entry.run()
                 continue
             branches: dict[int, list[Callable[[], None]]] = {}
-            while end < len(self.entries) and self.entries[end].branch:
-                branches.setdefault(self.entries[end].branch, []).append(self.entries[end].run)
-                end += 1
+            for entry in some:
+                branches.setdefault(entry.branch, []).append(entry.run)
             self.device.run_beside(list(branches.values()))
-            begin = end
 
     def run(self) -> None:
         """Run what was kept, in order."""
@@ -164,20 +161,18 @@ class Tape:
 
 def conflicts(entries: Sequence[Entry]) -> list[str]:
     """Pairs of launches in branches beside each other of which one writes what the other uses."""
-    found, begin = [], 0
-    while begin < len(entries):
-        end = begin
-        while end < len(entries) and entries[end].branch:
-            end += 1
-        beside = entries[begin:end]
+    found = []
+    for branched, some in itertools.groupby(entries, key=_is_branched):
         found += [
             f"{a.name} of branch {a.branch} and {b.name} of branch {b.branch}"
-            for i, a in enumerate(beside)
-            for b in beside[i + 1 :]
+            for a, b in itertools.combinations(some if branched else (), 2)
             if a.branch != b.branch and _meet(a, b)
         ]
-        begin = max(end, begin + 1)
     return found
+
+
+def _is_branched(entry: Entry) -> bool:
+    return entry.branch > 0
 
 
 def _meet(a: Entry, b: Entry) -> bool:

@@ -13,6 +13,7 @@ from dsv4.targets.load import load_target
 from dsv4.targets.protocol import TapSink
 from dsv4.targets.qwen3 import PRIME_ROWS, QwenTarget
 from tests.drafters.pairs import TARGETS, target_content, write_target
+from tests.drafters.rows import assert_rows_are_single_steps
 from tests.goldens import golden_folder
 from tests.speculation.refusing import refuses
 
@@ -29,18 +30,7 @@ def target(kind: str, folder: Path) -> QwenTarget:
 @pytest.mark.parametrize("kind", [*TARGETS, "moe"])
 def test_rows_verified_together_are_single_steps_byte_for_byte(kind: str, tmp_path: Path) -> None:
     model = target(kind, tmp_path)
-    one, many = model.new_cache(32), model.new_cache(32)
-    for cache in (one, many):
-        model.prime(PROMPT, cache)
-    width = 2 * model.hidden
-    many.tap_sink = TapSink((0, 2), model.tap_buffer(len(IDS), width), model.hidden, len(IDS))
-    together = model.verify(IDS, 6, many, want="logits").logits
-    for j, token in enumerate(IDS):
-        one.tap_sink = TapSink((0, 2), model.tap_buffer(1, width), model.hidden, 1)
-        alone = model.verify([token], 6 + j, one, want="logits").logits
-        assert alone[0].tobytes() == together[j].tobytes()
-        assert one.tap_sink.buf[0].tobytes() == many.tap_sink.buf[j].tobytes()
-    assert model.state_bytes(one) == model.state_bytes(many)
+    assert_rows_are_single_steps(model, PROMPT, IDS, 32)
 
 
 @pytest.mark.parametrize("kind", [*TARGETS, "moe"])

@@ -17,6 +17,7 @@ from dsv4.speculation.switches import Switches
 from dsv4.targets.dsv4 import V4Target
 from dsv4.targets.protocol import TapSink
 from tests.drafters.pairs import FAMILIES, Knowing, write_drafter
+from tests.drafters.rows import assert_rows_are_single_steps
 from tests.engine.engines import tiny_engine
 from tests.engine.speculation import speaking_engine
 from tests.speculation.refusing import refuses
@@ -61,18 +62,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_rows_verified_together_are_single_steps_byte_for_byte() -> None:
     # More rows than a step of the engine takes: they go through it in several.
     model = trunk()
-    one, many = model.new_cache(40), model.new_cache(40)
-    for cache in (one, many):
-        model.prime(PROMPT, cache)
-    width = 2 * model.hidden
-    many.tap_sink = TapSink((0, 2), model.tap_buffer(len(IDS), width), model.hidden, len(IDS))
-    together = model.verify(IDS, 6, many, want="logits").logits
-    for j, token in enumerate(IDS):
-        one.tap_sink = TapSink((0, 2), model.tap_buffer(1, width), model.hidden, 1)
-        alone = model.verify([token], 6 + j, one, want="logits").logits
-        assert alone[0].tobytes() == together[j].tobytes()
-        assert one.tap_sink.buf[0].tobytes() == many.tap_sink.buf[j].tobytes()
-    assert model.state_bytes(one) == model.state_bytes(many)
+    assert_rows_are_single_steps(model, PROMPT, IDS, 40)
 
 
 def test_a_round_is_what_the_engine_itself_decodes() -> None:
