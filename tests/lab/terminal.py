@@ -26,13 +26,14 @@ class Terminal:
         self.process = process
         self.shown = ""
         self._end = end
+        self._bytes = b""
+        self._told = 0
 
     def wait_for(self, words: str) -> str:
-        """All that was shown since the last call, up to these words."""
+        """All that was shown since the last call, up to these words; what follows them is kept."""
         begin = time.monotonic()
-        seen = ""
-        while words not in seen:
-            assert time.monotonic() - begin < _LIMIT_S, f"{words!r} never came after {seen!r}"
+        while words not in self.shown:
+            assert time.monotonic() - begin < _LIMIT_S, f"{words!r} not after {self.shown!r}"
             ready, _, _ = select.select([self._end], [], [], 1.0)
             if not ready:
                 continue
@@ -42,10 +43,12 @@ class Terminal:
                 piece = b""
             if not piece:
                 break
-            self.shown += piece.decode(errors="replace")
-            seen = _ESCAPES.sub("", self.shown)
-        assert words in seen, f"{words!r} never came; the command showed {seen!r}"
-        self.shown = ""
+            self._bytes += piece
+            self.shown = _ESCAPES.sub("", self._bytes.decode(errors="ignore"))[self._told :]
+        assert words in self.shown, f"{words!r} never came; the command showed {self.shown!r}"
+        end = self.shown.index(words) + len(words)
+        seen, self.shown = self.shown[:end], self.shown[end:]
+        self._told += end
         return seen
 
     def type(self, text: str) -> None:

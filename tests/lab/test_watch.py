@@ -54,7 +54,7 @@ def test_a_source_that_does_not_compile_is_told_and_watched_on(tmp_path: Path) -
     with terminal(tmp_path, *WATCH, DSV4_CUDA_ROOT=root) as screen:
         screen.wait_for("2 of 2 pass")
         save(root, RIGHT, "y[i] = nonsense(x[i]);")
-        assert "nonsense" in screen.wait_for("cast.cu:")
+        assert "cast.cu:" in screen.wait_for("nonsense")
         save(root, "y[i] = nonsense(x[i]);", RIGHT)
         screen.wait_for("2 of 2 pass, 2 as before")
         screen.type("\x03")
