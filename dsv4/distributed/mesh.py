@@ -116,8 +116,8 @@ class Mesh:
 
     def abort(self, error: BaseException) -> None:
         """Tell the others, as far as they listen, why this process gives up, and close."""
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told = {"rank": self.rank, "class": type(error).__name__, "message": first}
+        message = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+        told = {"rank": self.rank, "class": type(error).__name__, "message": message}
         if isinstance(error, PeerError) and error.rank is not None:
             told["rank"] = error.rank
         self._last_word(Kind.ABORT, json.dumps(told).encode())

@@ -201,6 +201,11 @@ def _callers(
                 else:
                     known.peers = dict(peers)
                     known.look()
+    except BaseException as error:
+        why = str(error).partition("\n")[0] or "the run ended before it began"
+        for caller in waiting.values():
+            _send_off(caller, gate, why)
+        raise
     finally:
         for caller in waiting.values():
             caller.connection.close()
@@ -260,9 +265,9 @@ def _known(caller: _Caller, rank: int) -> Peer:
 
 def _demand_same(gate: _Gate, rank: int, said: Mapping[str, Any]) -> None:
     """Nothing, if a rank's facts are those of this one. Errors: PeerMismatch naming them."""
-    theirs = dict(said["facts"])
-    names = sorted({*theirs, *gate.facts})
-    ours = json.loads(json.dumps(dict(gate.facts)))
+    theirs = _flat(said["facts"])
+    ours = _flat(json.loads(json.dumps(dict(gate.facts))))
+    names = sorted({*theirs, *ours})
     differing = [n for n in names if theirs.get(n) != ours.get(n)]
     if differing:
         lines = "".join(f"  {n}: {theirs.get(n)} there, {ours.get(n)} here\n" for n in differing)
@@ -272,6 +277,15 @@ def _demand_same(gate: _Gate, rank: int, said: Mapping[str, Any]) -> None:
             "  start all ranks from one version with the same model, switches and request",
             rank=rank,
         )
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of facts by names with a dot."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        found |= {f"{name}.{key}".rstrip("."): v for key, v in inner.items()}
+    return found
 
 
 def _listening(host: str, port: int) -> socket.socket:
