@@ -116,7 +116,9 @@ class Mesh:
 
     def abort(self, error: BaseException) -> None:
         """Tell the others, as far as they listen, why this process gives up, and close."""
-        message = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+        lines = [line.strip() for line in str(error).splitlines()]
+        # Without where it was found and what to do, which is said here anew.
+        message = "; ".join(lines[:-2] if len(lines) > 3 else lines[:1])
         told = {"rank": self.rank, "class": type(error).__name__, "message": message}
         if isinstance(error, PeerError) and error.rank is not None:
             told["rank"] = error.rank
