@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ from dsv4.engine.interleave import generate_together, greedy_turns, step_turns, 
 from dsv4.engine.speculate import speculate
 from dsv4.errors import StateError
 from dsv4.runtime.hostdevice import HostDevice
+from lab.cli.main import main
+from lab.engine_steps import step_cost
 from lab.generation import generate
 from tests.engine.engines import same_bytes, tiny_engine, tokens
 from tests.goldens import golden_folder
@@ -34,6 +39,22 @@ def alone() -> Engine:
     return tiny_engine(drafter="dspark")
 
 
+@functools.cache
+def drafted(which: int, count: int) -> str:
+    """Which drafts a run of one prompt by itself accepts."""
+    return speculate(alone(), PROMPTS[which], count).accept_digest
+
+
+def wanted(prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """What plain decoding of a prompt by itself gives."""
+    return _wanted(tuple(prompt))[:count]
+
+
+@functools.cache
+def _wanted(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    return generate(alone(), prompt, 8).tokens
+
+
 @pytest.mark.parametrize("graphs", ["on", "off"])
 @pytest.mark.parametrize("speculative", [False, True], ids=["plain", "drafted"])
 def test_streams_that_take_turns_have_the_tokens_of_one_after_the_other(
@@ -41,12 +62,12 @@ def test_streams_that_take_turns_have_the_tokens_of_one_after_the_other(
 ) -> None:
     engine = apart(graphs=graphs)
     assert decode.uses_graphs(engine) == (graphs == "on")
-    made = generate_together(engine, PROMPTS, 9, speculative=speculative)
+    made = generate_together(engine, PROMPTS, 7, speculative=speculative)
     for prompt, found in zip(PROMPTS, made.tokens, strict=True):
-        assert tuple(found) == generate(alone(), prompt, 9).tokens
+        assert tuple(found) == wanted(prompt, 7)
     if speculative:
         digests = [run.accept_digest for run in made.runs]
-        assert digests == [speculate(alone(), p, 9).accept_digest for p in PROMPTS]
+        assert digests == [drafted(which, 7) for which in range(len(PROMPTS))]
 
 
 def test_a_stop_token_ends_one_stream_and_not_the_others() -> None:
@@ -159,3 +180,45 @@ def test_paths_without_graphs_take_turns_as_well(path: str) -> None:
     made = generate_together(engine, PROMPTS[:2], 4).tokens
     for prompt, found in zip(PROMPTS, made, strict=False):
         assert tuple(found) == generate(tiny_engine(decode_path=path), prompt, 4).tokens
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: Any) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as left:
+        main([*map(str, args), "--backend", "host", "--json"])
+    assert not left.value.code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_several_prompts_of_a_command_are_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    made = run(
+        capsys, "generate", golden_folder("tiny-s"), "--ids", "5,9,1,200,17", "--ids", "3,3,7",
+        "-n", 4, "--max-seq", 60,
+    )  # fmt: skip
+    assert [tuple(stream) for stream in made["streams"]] == [wanted(p, 4) for p in PROMPTS[:2]]
+    assert made["tokens_per_s"] == 8 / made["decode_s"]
+
+
+def test_step_tells_the_copy_between_stages_and_what_turns_gain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = run(
+        capsys, "step", golden_folder("tiny-s"), "--devices", "0,0", "--streams", 2,
+        "--repeats", 1, "--context", 4,
+    )  # fmt: skip
+    (step,), (streams,) = made["steps"], made["streams"]
+    config = alone().config
+    # Streams are read and written by the copy: its bytes are what crosses.
+    assert step["boundary_bytes"] == 4 * config.hc_mult * config.dim and step["boundary_s"] > 0
+    assert streams["rows_per_s"] == pytest.approx(2 / streams["step_s"])
+    assert streams["gain"] == pytest.approx(2 * streams["alone_s"] / streams["step_s"])
+
+
+def test_the_cost_of_a_step_on_two_devices_counts_each_launch_once() -> None:
+    two = step_cost(apart(graphs="on"), context=5, repeats=1)
+    stacked = tiny_engine(stages=2, split_at="2", drafter="dspark", graphs="on")
+    one = step_cost(stacked, context=5, repeats=1)
+    assert two.graph_s is not None and two.boundary_bytes == one.boundary_bytes > 0
+    # On one device the copy is part of its graph; between two it stands outside of both.
+    counts = [{k.kernel: k.launches for k in cost.kernels} for cost in (two, one)]
+    assert counts[1].pop("receive") == 1
+    assert counts[0] == counts[1]
