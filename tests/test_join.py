@@ -7,6 +7,8 @@ import pytest
 
 from dsv4.kernels.join import join_add, mailbox_words, tiles_of
 from dsv4.runtime.hostdevice import HostDevice
+from dsv4.spec import F32
+from lab import testing
 from lab.testing import contract_tests, speed_tests
 from oracle import join as oracle
 
@@ -25,10 +27,10 @@ def room(ranks: int, rows: int, width: int) -> dict[str, Any]:
     }
 
 
-def join(device: HostDevice, x: np.ndarray, held: dict[str, Any], *, first: int, spins: int) -> Any:
+def join(device: Any, x: Any, held: dict[str, Any], *, first: int, spins: int) -> Any:
     """The sums of ranks first.. whose parts these are."""
     ranks = slice(first, first + len(x))
-    y = np.empty_like(x)
+    y = device.empty(x.shape, F32)
     join_add.prepare(
         x, held["box"], held["offsets"], held["state"][ranks], held["error"][ranks], y=y,
         first=first, spins=spins, device=device,
@@ -80,15 +82,61 @@ def test_a_mailbox_holds_two_halves_of_parts_then_flags() -> None:
 # ------------------------------------------------------------------ all ranks side by side
 
 
+@pytest.mark.parametrize("place", ["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 131), (2, 1036), (8, 4096)])
-def test_ranks_that_run_at_once_have_the_same_sum_in_every_turn(rows: int, width: int) -> None:
-    # Two workers run the blocks of two ranks at the same time: each waits for the other's flags.
-    device, held = HostDevice(workers=2), room(2, rows, width)
-    for turn in range(12):
+def test_ranks_that_run_at_once_have_the_same_sum_in_every_turn(
+    rows: int, width: int, place: str
+) -> None:
+    # Two workers, or one card, run the blocks of two ranks at the same time: each waits for the
+    # other's flags.
+    device: Any = testing.cuda() if place == "cuda" else HostDevice(workers=2)
+    held = {name: device.to_device(array) for name, array in room(2, rows, width).items()}
+    turns = 12 if place == "host" else 1000
+    for turn in range(turns):
         x = parts(2, rows, width, seed=turn)
-        y = join(device, x, held, first=0, spins=1 << 30)
+        y = device.to_numpy(join(device, device.to_device(x), held, first=0, spins=1 << 30))
         assert y[0].tobytes() == y[1].tobytes() == in_order(x).tobytes(), turn
-    assert held["state"].tolist() == [[12, 0]] * 2 and not held["error"].any()
+    assert device.to_numpy(held["state"]).tolist() == [[turns, 0]] * 2
+    assert not device.to_numpy(held["error"]).any()
+
+
+@pytest.mark.gpu2
+def test_two_cards_join_through_each_others_memory() -> None:
+    if testing.cuda().xp.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two CUDA devices")
+    from dsv4.runtime.cuda import cuda_device
+
+    cards, rows, width = [cuda_device(index) for index in (0, 1)], 8, 4096
+    for card, other in zip(cards, cards[::-1], strict=True):
+        with card.xp.cuda.Device(card.index):
+            card.xp.cuda.runtime.deviceEnablePeerAccess(other.index)
+    words = mailbox_words(2, rows, width)
+    held = [
+        {name: card.to_device(array) for name, array in room(2, rows, width).items()}
+        for card in cards
+    ]
+    boxes = [one["box"][:words] for one in held]
+    at = [card.address(box) for card, box in zip(cards, boxes, strict=True)]
+    bound, sums, given = [], [], []
+    for rank, card in enumerate(cards):
+        away = np.array([(address - at[rank]) // 4 for address in at], np.int64)
+        given.append(card.empty((1, rows, width), F32))
+        sums.append(card.empty((1, rows, width), F32))
+        bound.append(
+            join_add.prepare(
+                given[rank], boxes[rank], card.to_device(away), held[rank]["state"][:1],
+                held[rank]["error"][:1], y=sums[rank], first=rank, spins=1 << 26, device=card,
+            )
+        )  # fmt: skip
+    for turn in range(1000):
+        x = parts(2, rows, width, seed=turn)
+        for rank, card in enumerate(cards):
+            card.write(given[rank], x[rank : rank + 1])
+            bound[rank].run()
+        made = [card.to_numpy(y) for card, y in zip(cards, sums, strict=True)]
+        assert all(y.tobytes() == in_order(x).tobytes() for y in made), turn
+    for rank, card in enumerate(cards):
+        assert not card.to_numpy(held[rank]["error"]).any()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
