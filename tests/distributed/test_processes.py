@@ -194,19 +194,46 @@ def test_half_a_seat_is_refused() -> None:
     assert code == 2 and "--rank, --world and --rendezvous" in errors
 
 
+@pytest.mark.parametrize(
+    ("transport", "devices"),
+    [
+        pytest.param("sockets", (0, 0), marks=pytest.mark.gpu),
+        pytest.param("nccl", (0, 1), marks=pytest.mark.gpu2),
+    ],
+    ids=["one-card", "two-cards"],
+)
+def test_processes_on_gpus_have_the_bytes_of_one(transport: str, devices: Sequence[int]) -> None:
+    if testing.cuda().xp.cuda.runtime.getDeviceCount() <= max(devices):
+        pytest.skip("needs two CUDA devices")
+    at = f"127.0.0.1:{free_port()}"
+    more = ("--ids", "4,5,6,7", "--arm", "split_at=2", "--json")
+    for drafting in ((), ("--spec",)):
+        seats = [
+            [*generating(at, rank, *more, *drafting, "--transport", transport), "--devices", device]
+            for rank, device in enumerate(devices)
+        ]
+        one = ["lab.cli", "generate", TINY, "--ids", "1,2,3", "--ids", "4,5,6,7", "--json"]
+        commands = [[w if w != "host" else "cuda" for w in seat] for seat in seats]
+        with started([*one, *drafting, "--backend", "cuda"], *commands) as processes:
+            outs = [process.communicate(timeout=LIMIT_S) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0, 0], outs
+        made = [json.loads(out)["streams"] for out, _ in outs]
+        assert made[0] == made[1] == made[2]
+
+
 @pytest.mark.gpu2
-def test_two_cards_have_the_bytes_of_one() -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_killed_under_nccl_ends_the_other_one(victim: int) -> None:
     if testing.cuda().xp.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two CUDA devices")
     at = f"127.0.0.1:{free_port()}"
-    split = ("--ids", "4,5,6,7", "--spec", "--arm", "split_at=2", "--json")
-    commands = [
-        [w if w != "host" else "cuda" for w in generating(at, rank, *split, "--devices", rank)]
+    seats = [
+        [*generating(at, rank, "-n", 57, "--transport", "nccl"), "--devices", rank]
         for rank in (0, 1)
     ]
-    one = ["lab.cli", "generate", TINY, "--ids", "1,2,3", "--ids", "4,5,6,7", "--json"]
-    with started([*one, "--backend", "cuda"], *commands) as processes:
-        outs = [process.communicate(timeout=LIMIT_S) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], outs
-    made = [json.loads(out)["streams"] for out, _ in outs]
-    assert made[0] == made[1] == made[2]
+    commands = [[w if w != "host" else "cuda" for w in seat] for seat in seats]
+    with started(*commands) as processes:
+        assert processes[0].stdout is not None and processes[0].stdout.read(1)
+        processes[victim].kill()
+        code, errors = left(processes[1 - victim])
+    assert code == PEER and "PeerLost" not in errors and f"rank {victim}" in errors
