@@ -236,4 +236,4 @@ def test_a_process_killed_under_nccl_ends_the_other_one(victim: int) -> None:
         assert processes[0].stdout is not None and processes[0].stdout.read(1)
         processes[victim].kill()
         code, errors = left(processes[1 - victim])
-    assert code == PEER and "PeerLost" not in errors and f"rank {victim}" in errors
+    assert code == PEER and f"rank {victim}" in errors
