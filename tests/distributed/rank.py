@@ -19,7 +19,9 @@ from dsv4.engine.engine import Engine
 from dsv4.engine.interleave import generate_together
 from dsv4.engine.speculate import speculate
 from dsv4.engine.switches import resolve_arms
+from dsv4.speculation.sampling import SpecSampling
 from lab.cli.exit_codes import code_for
+from lab.generation import generate
 from lab.minted import model_of
 
 MAX_SEQ = 60
@@ -41,14 +43,16 @@ def everything(engine: Engine) -> dict[str, Any]:
         engine.commit_verify(state, vstate, kept)
     rows.append(engine.decode_step(int(ids[23]), state))
     prompt, other = [int(t) for t in ids[:9]], [int(t) for t in ids[9:14]]
-    run = speculate(engine, prompt, 9)
-    together = generate_together(engine, [prompt, other], 7)
-    drafted = generate_together(engine, [prompt, other], 7, speculative=True)
+    run, drawing = speculate(engine, prompt, 7), SpecSampling(1.5, 11, 0, 1.0, 0.0)
+    together = generate_together(engine, [prompt, other], 5)
+    drafted = generate_together(engine, [prompt, other], 5, speculative=True)
     return {
         "rows": [_digest(row) for row in rows],
         "greedy": greedy,
         "speculated": run.tokens,
         "accepted": run.accept_digest,
+        "drawn": generate(engine, prompt, 5, sampling=drawing).tokens,
+        "drawn by rounds": speculate(engine, prompt, 5, sampling=drawing).tokens,
         "streams": together.tokens,
         "drafted": drafted.tokens,
         "caches": {name: _digest(array) for name, array in engine.cache_classes(state)},
