@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lab.testing import contract_tests
+from lab.testing import contract_tests, speed_tests
 from oracle.roof import roof_read
 
 Run = Callable[..., SimpleNamespace]
 
 test_contract = contract_tests("roof_read")
+test_speed = speed_tests("roof_read")
 
 
 def test_two_spans_and_a_word_after_them_by_hand(run: Run) -> None:

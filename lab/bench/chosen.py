@@ -20,7 +20,7 @@ from lab.cases.select import require_known, select
 
 Work = list[tuple[KernelSpec, Case]]
 
-_LINEARS: Final = ("wkv", "wq_a", "wq_b", "wo_b", "indexer wq_b", "shared gate", "shared down")
+_LINEARS: Final = ("wkv", "wq_a", "wq_b", "wo_b", "indexer wq_b", "shared gate")
 _ROWS: Final = ("decode", "verify")
 _ATTENTION: Final = ("decode", "verify", "verify all heads", "coarse")
 _ISLANDS: Final = ("gate", "verify", "head mixes", "verify of mixes", "fine compressor",
@@ -44,7 +44,7 @@ BENCHED: Final[Mapping[str, Sequence[str]]] = {
     "indexer": (*_ROWS, "decode 4096", "decode 32768"),
     "island_dots": _ISLANDS,
     "linear_bf16": _LINEARS,
-    "linear_fp8": _LINEARS,
+    "linear_fp8": (*_LINEARS, "shared down"),
     "linear_fp4": ("gate", "down", "decode", "gates", "downs"),
     "lm_head": ("shard", "shard, verify", "vocabulary"),
     "markov": ("vocabulary", "whole draft"),

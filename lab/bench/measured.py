@@ -106,7 +106,8 @@ class Measured:
 class Pair:
     """Two arms of one thing. time: as `compare` says it of B against A; "" without two verdicts.
 
-    same_bytes: whether both leave the same output.
+    same_bytes: whether both leave the same output; None where nobody compares that. rival: what A
+    is, when it is none of ours.
     """
 
     name: str
@@ -117,7 +118,8 @@ class Pair:
     a: Mapping[str, Any]
     b: Mapping[str, Any]
     why: str
-    same_bytes: bool
+    same_bytes: bool | None
+    rival: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """One element of the `pairs` of bench's document."""
@@ -130,12 +132,13 @@ class Pair:
             "b": dict(self.b),
             "why": self.why or None,
             "same_bytes": self.same_bytes,
+            "rival": self.rival or None,
         }
 
 
 def paired(a: Measured, b: Measured, slower: float = DEFAULT_SLOWER) -> Pair:
     """B against A, sampled in turns: SAME, FASTER, SLOWER or AMBIGUOUS where both hold."""
-    same = bool(a.digest) and a.digest == b.digest
+    same = a.digest == b.digest if a.digest and b.digest else None
     if a.timing is None or b.timing is None:
         broken = " and ".join(n for n, m in (("A", a), ("B", b)) if m.timing is None)
         why = f"{broken} did not pass, so there is no verdict on time"

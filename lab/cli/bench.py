@@ -123,9 +123,10 @@ def kernels(
     with run.keeping_what_is_done(), text.progress("cases", len(work)) as bar:
         for spec, case in work:
             if rival is not None:
-                run.keep_rivals(
-                    bench_rivals(spec, case, run.device, run.roofs, seed=run.seed, samples=samples)
+                rows, against_each = bench_rivals(
+                    spec, case, run.device, run.roofs, seed=run.seed, samples=samples
                 )
+                run.keep(rows, *against_each)
             else:
                 found, pair = bench_case(
                     spec, case, run.device, run.roofs, arms=arms, seed=run.seed, samples=samples

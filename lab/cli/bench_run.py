@@ -82,11 +82,14 @@ class BenchRun:
         for measured in found:
             self.found.append(measured)
             self.recorder.add_document(_for_store(measured), _samples(measured))
-            self.codes.append(_code(measured))
+            # What a rival refuses or gets wrong is told, and is no failure of ours.
+            if measured.facts["family"] != "rival":
+                self.codes.append(_code(measured))
         for pair in pairs:
             if pair is not None:
                 self.pairs.append(pair)
-                self.codes += [ExitCode.SLOW] if pair.time == SLOWER else []
+                slower = pair.time == SLOWER and not pair.rival
+                self.codes += [ExitCode.SLOW] if slower else []
 
     def end(self, part: str, **more: Any) -> None:
         """Print the document or the tables and leave with the exit code."""
@@ -138,7 +141,7 @@ def _for_store(measured: Measured) -> dict[str, Any]:
     document = measured.to_json()
     if measured.arm:
         document["case"] = f"{document['case']} {bench_text.words(measured.arm)}"
-    if document["family"] != "bench":
+    if document["family"] not in ("bench", "rival"):
         document |= stamp(str(document["kernel"]))
     return document
 

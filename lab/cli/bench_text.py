@@ -55,13 +55,13 @@ def pairs(found: Sequence[Pair]) -> str:
     rows = [
         (
             p.name,
-            words(p.a) or "-",
-            words(p.b) or "-",
+            p.rival or words(p.a) or "-",
+            "ours" if p.rival else words(p.b) or "-",
             text.scaled(p.a_s, "s"),
             text.scaled(p.b_s, "s"),
             None if p.ratio is None else f"{p.ratio:.3f}",
             text.verdict(p.time or "-"),
-            "same bytes" if p.same_bytes else "other bytes",
+            {True: "same bytes", False: "other bytes", None: ""}[p.same_bytes],
         )
         for p in found
     ]
