@@ -41,7 +41,7 @@ BENCHED: Final[Mapping[str, Sequence[str]]] = {
     "hadamard": ("verify",),
     "hyper": (*_ROWS, "head"),
     "index_lists": ("verify", "coarse verify"),
-    "indexer": (*_ROWS, "decode 4096", "decode 32768"),
+    "indexer": (*_ROWS, "decode 4096", "decode 32768", "decode 262144"),
     "island_dots": _ISLANDS,
     "linear_bf16": _LINEARS,
     "linear_fp8": (*_LINEARS, "shared down"),
@@ -53,7 +53,7 @@ BENCHED: Final[Mapping[str, Sequence[str]]] = {
     "roof": ("stream",),
     "router": _ROWS,
     "schedule": ("verify",),
-    "topk": (*_ROWS, "long", "longest"),
+    "topk": (*_ROWS, "decode 32768", "longest"),
 }
 
 

@@ -7,6 +7,7 @@ small beside that and left out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -59,11 +60,12 @@ def rates(config: ModelConfig, bytes_per_s: float) -> Mapping[str, float]:
     return {"time_s": time_s, "tokens_per_s": 1.0 / time_s}
 
 
-def _trunk(config: ModelConfig) -> list[tuple[str, str, int]]:
+@functools.cache
+def _trunk(config: ModelConfig) -> tuple[tuple[str, str, int], ...]:
     """Name, component and bytes of every tensor that the trunk and the head read in a step."""
     bare = replace(config, compress_ratios=config.compress_ratios[: config.n_layers])
-    return [
+    return tuple(
         (name, entry.component, entry.size_bytes)
         for name, entry in expected_tensors(bare, Layout("none")).items()
         if not name.endswith(_NEVER_STREAMED)
-    ]
+    )

@@ -218,7 +218,11 @@ def test_the_selection_of_torch_is_the_oracles_but_for_ties(case: str) -> None:
     [
         ("Triton FP8 GEMV", "linear_fp8", dict(M=1, N=70, K=512, **POWERS)),
         ("Triton FP8 GEMV", "linear_fp8", dict(M=3, N=70, K=256, **POWERS)),
-        ("Triton attention", "attention_sink_f32", dict(T=2, H=3, K=64, N=50, S=70, scale=0.125)),
+        (
+            "Triton attention",
+            "attention_sink_f32",
+            dict(T=2, H=3, K=64, N=50, S=70, scale=0.125, ids="holes"),
+        ),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
@@ -231,7 +235,10 @@ def test_kernels_of_triton_are_what_the_oracle_says(
         "from lab.cases import Case\nfrom lab.rivals import rivals\n"
         "from tests.bench.test_rivals import on_cpu\n"
         f"rival = next(r for r in rivals() if r.name == {name!r})\n"
-        f"print(on_cpu(rival, {kernel!r}, Case('c', **{content!r})))\n"
+        "from lab.cases.attention import listed\n"
+        f"content = {content!r}\n"
+        "content |= {'ids': listed(holes=0.3)} if 'ids' in content else {}\n"
+        f"print(on_cpu(rival, {kernel!r}, Case('c', **content)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
