@@ -14,6 +14,8 @@ from typing import Final
 
 _WIDTH, _HEIGHT = 880, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 24, 24, 64
+_LETTER = 6.2  # width of a letter of the small text
+_Box = tuple[float, float, float, float]
 _STYLE: Final = """
   .ink { fill: #1f2328; } .line { stroke: #1f2328; } .grid { stroke: #d1d9e0; }
   .roof { stroke: #0550ae; } .copy { stroke: #6e7781; } .point { stroke: #9a3412; }
@@ -75,10 +77,13 @@ def roofline(points: Sequence[Point], *, read: float, copy: float, launch_s: flo
     parts.append(_line(x(bottom), y(bottom / launch_s), x(knee), y(read), "roof", 2))
     parts.append(_line(x(knee), y(read), _WIDTH - _RIGHT, y(read), "roof", 2))
     parts.append(_line(x(knee), y(copy), _WIDTH - _RIGHT, y(copy), "copy", 1, "6 4"))
-    parts.append(_text(_WIDTH - _RIGHT, y(read) - 8, f"read {_scaled(read, 'B/s')}", "end"))
-    parts.append(_text(_WIDTH - _RIGHT, y(copy) + 18, f"copy {_scaled(copy, 'B/s')}", "end"))
-    parts.append(_text(x(bottom) + 8, y(bottom / launch_s) - 8,
-                       f"shortest launch {_scaled(launch_s, 's')}", "start"))  # fmt: skip
+    roofs = f"read {_scaled(read, 'B/s')}, dashed: copy {_scaled(copy, 'B/s')}"
+    parts.append(_text(_WIDTH - _RIGHT, y(read) - 8, roofs, "end"))
+    slope = f"slope: the shortest launch, {_scaled(launch_s, 's')}"
+    parts.append(_text(_LEFT + 8, _TOP + 16, slope, "start"))
+    taken = [_box(x(p.size_bytes) - 4, y(p.size_bytes / p.time_s), 8) for p in points]
+    # Where the roofs are told.
+    taken.append(_box(_WIDTH - _RIGHT - 7.5 * len(roofs), y(read) - 12, 7.5 * len(roofs)))
     for point in points:
         cx, cy = x(point.size_bytes), y(point.size_bytes / point.time_s)
         kind = "cold" if point.cold else "warm"
@@ -86,12 +91,34 @@ def roofline(points: Sequence[Point], *, read: float, copy: float, launch_s: flo
             f'<circle class="point {kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="4" stroke-width="1.5">'
             f"<title>{html.escape(point.label)}</title></circle>"
         )
-        if point.short:
-            parts.append(_text(cx + 7, cy + 4, point.short, "start", "small"))
+    for point in points:
+        cx, cy = x(point.size_bytes), y(point.size_bytes / point.time_s)
+        if point.short and (place := _free_place(cx, cy, point.short, taken)) is not None:
+            parts.append(_text(*place, point.short, "start", "small"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     what = "bytes a launch must move; filled: from memory, hollow: from the cache"
     parts.append(_text(middle, _HEIGHT - 16, what, "middle"))
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _free_place(cx: float, cy: float, said: str, taken: list[_Box]) -> tuple[float, float] | None:
+    """Where a name fits beside its point without covering another; None where it does not."""
+    width = _LETTER * len(said)
+    for left, base in ((cx + 7, cy + 4), (cx - 7 - width, cy + 4), (cx + 5, cy - 7), (cx, cy + 15)):
+        box = _box(left, base - 4, width)
+        inside = _LEFT < box[0] and box[2] < _WIDTH - _RIGHT and box[3] < _HEIGHT - _BOTTOM
+        if inside and not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            return left, base
+    return None
+
+
+def _box(left: float, middle: float, width: float) -> _Box:
+    return left, middle - 5, left + width, middle + 5
+
+
+def _overlap(a: _Box, b: _Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:

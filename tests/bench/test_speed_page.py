@@ -12,7 +12,13 @@ from click.testing import CliRunner
 
 from dsv4.errors import Refusal
 from lab.bench.floors import step_bytes
-from lab.bench.targets import TARGETS, flash_config, reached
+from lab.bench.targets import (
+    TARGETS,
+    cached_row_bytes,
+    flash_config,
+    index_key_bytes,
+    reached,
+)
 from lab.report import speed
 from lab.report.roofline import Point, roofline
 
@@ -59,16 +65,16 @@ def test_a_target_that_is_reached_and_one_that_is_not() -> None:
     text, _ = speed.page([document(fast, slow)])
     (met,) = rows(text, "wq_b, FP8, one row |")
     # 33.6 MB declared at 4 TB/s are 8.4 us: the case's own bytes, within what it was given here.
-    assert met[1:2] + met[4:] == [
+    assert met[1:2] + met[5:] == [
         "at most 8.8 us, at least 85 % of the roof",
         "8.50 us",
         "99 %",
         "yes",
     ]
     (missed,) = rows(text, "hyper-connection: post")
-    assert missed[4] == "9.00 us" and missed[-1] == "no"
+    assert missed[5] == "9.00 us" and missed[-1] == "no"
     (unknown,) = rows(text, "greedy head")
-    assert unknown[4:] == ["-", "-", "not measured"]
+    assert unknown[5:] == ["-", "-", "not measured"]
 
 
 def test_parts_of_a_target_are_added_and_all_must_be_there() -> None:
@@ -76,13 +82,13 @@ def test_parts_of_a_target_are_added_and_all_must_be_there() -> None:
     join = result("attention_sink_join_f32", "decode", 2e-6, 2_237_000)
     (half,) = rows(speed.page([document(split)])[0], "sparse attention")
     (whole,) = rows(speed.page([document(split, join)])[0], "sparse attention")
-    assert half[-1] == "not measured" and whole[4] == "7.00 us" and whole[-1] == "yes"
+    assert half[-1] == "not measured" and whole[5] == "7.00 us" and whole[-1] == "yes"
 
 
 def test_a_failed_row_reaches_nothing_and_is_not_shown() -> None:
     text, picture = speed.page([document(
         result("linear_fp8", "wq_b", None, 33_600_000, axes=WQ_B),
-        result("cast_bf16", "hidden", 1e-6, 24576),
+        result("cast_bf16", "prefill", 1e-5, 50_000_000),
     )])  # fmt: skip
     assert rows(text, "wq_b, FP8, one row |")[0][-1] == "not measured"
     assert not rows(text, "`linear_fp8`") and rows(text, "`cast_bf16`")
@@ -100,7 +106,7 @@ def test_eight_rows_are_told_as_times_one() -> None:
     one = result("linear_fp8", "wq_b", 8e-6, 33_600_000, axes=WQ_B)
     eight = result("linear_fp8", "wq_b", 9e-6, 34_000_000, axes={**WQ_B, "M": 8})
     (row,) = rows(speed.page([document(one, eight)])[0], "eight rows of wq_b")
-    assert row[1] == "at most 1.15 times one row" and row[4] == "1.125" and row[-1] == "yes"
+    assert row[1] == "at most 1.15 times one row" and row[5] == "1.125" and row[-1] == "yes"
 
 
 def test_a_step_is_told_beside_the_floor_of_its_shapes() -> None:
@@ -111,7 +117,12 @@ def test_a_step_is_told_beside_the_floor_of_its_shapes() -> None:
     )  # fmt: skip
     text, _ = speed.page([document(step, part="step")])
     plain, stretch = rows(text, "decode step, 43 layers")
-    assert plain[4] == "4.000 ms" and plain[-1] == "yes" and stretch[-1] == "no"
+    assert (
+        plain[1] == "at least 220 tokens/s"
+        and plain[5] == "4.000 ms"
+        and plain[-1] == "yes"
+        and stretch[-1] == "no"
+    )
     assert rows(text, "launches of that step")[0][-1] == "yes"
     (told,) = rows(text, "step: mint")
     # 11.22 GB at 4 TB/s are 2.80 ms, 70 % of 4.
@@ -202,6 +213,20 @@ def test_every_target_names_cases_that_are_timed_and_has_a_floor() -> None:
     experts = next(t for t in TARGETS if t.what.startswith("routed experts of one"))
     assert experts.floor_bytes(config) == pytest.approx(6 * 3 * 2048 * 4096 * 17 / 32)
     assert reached([], config, ROOF)[0].met is None
+
+
+def test_a_cached_row_and_a_key_by_hand() -> None:
+    # 448 codes, 7 scales and 64 bf16 are 583 bytes; 128 codes and a float32 are 132.
+    assert cached_row_bytes(flash_config()) == 584
+    assert index_key_bytes(flash_config()) == 132
+
+
+def test_names_in_the_picture_do_not_cover_each_other() -> None:
+    crowd = [Point(f"p{n}", (1 << 20) + n, 1e-6, True, f"name {n}") for n in range(40)]
+    apart = Point("alone", 1 << 30, 1e-3, True, "alone")
+    picture = roofline([*crowd, apart], read=4e12, copy=3.8e12, launch_s=1e-6)
+    written = [n for n in range(40) if f">name {n}<" in picture]
+    assert 0 < len(written) < 6 and ">alone<" in picture
 
 
 def test_the_picture_is_a_script_free_image_whose_points_lie_where_they_should() -> None:
