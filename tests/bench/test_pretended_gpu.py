@@ -1,0 +1,133 @@
+"""What only a card does, on the host under a card's name: graphs, rotation, roofs, clocks."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsv4.errors import ContractError
+from lab import run
+from lab.bench import clocks, roofs, sampling
+from lab.bench.chosen import plan
+from lab.bench.kernels import bench_case, copies, open_side
+from lab.bench.roofs import Roofs, measure_roofs
+from lab.record import nvidia_smi
+from lab.result import FAIL, PASS
+from tests.bench.pretended import MULTIPROCESSORS, PretendedGpu
+
+MHZ = 1935.0
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rotations that a CPU can replay."""
+    monkeypatch.setattr(sampling, "ROTATION_BYTES", 20_000)
+    monkeypatch.setattr(roofs, "_READ_BYTES", 1 << 16)
+    monkeypatch.setattr(roofs, "_SAMPLES", 3)
+    monkeypatch.setattr(roofs, "copy_roof", lambda device: 1e9)
+    monkeypatch.setattr(run, "_build_facts", lambda *given: None)
+    monkeypatch.setattr(clocks, "_nvml_handle", lambda bus: None)
+    monkeypatch.setattr(clocks, "sm_clock_mhz", lambda bus: MHZ)
+    yield
+
+
+def test_a_case_is_timed_as_a_graph_over_copies_and_told_against_the_roof() -> None:
+    spec, case = plan(["cast_bf16"], names=["tail"])[0]
+    found, _ = bench_case(
+        spec, case, PretendedGpu(), Roofs(1e9, 9e8, 1e-6, "some"), samples=3
+    )  # fmt: skip
+    document = found[0].to_json()
+    # 1542 bytes: 13 copies pass 20,000 bytes, and 10 rotations have at least 128 launches.
+    assert document["launches_per_sample"] == 130 and document["time_cold"]
+    assert document["verdict"] == PASS and document["bandwidth_fraction"] > 0
+    assert document["clock"] == {"before_mhz": MHZ, "after_mhz": MHZ, "source": "nvidia-smi"}
+    assert document["timing"]["sm_mhz"] == MHZ and "graph replays" in document["timed_by"]
+
+
+def test_copies_hold_the_same_inputs_in_distinct_memory() -> None:
+    spec, case = plan(["cast_bf16"], names=["tail"])[0]
+    made = copies(spec, case, PretendedGpu(), 0, 1542)
+    inputs = [c.arrays["x"].array for c in made]
+    assert len({a.__array_interface__["data"][0] for a in inputs}) == len(made) == 13
+    assert all((a == inputs[0]).all() for a in inputs)
+
+
+def test_every_copy_is_launched_by_the_graph() -> None:
+    spec, case = plan(["cast_bf16"], names=["tail"])[0]
+    side = open_side(spec, case, PretendedGpu(), {}, 0)
+    for copy in side.copies:
+        copy.arrays["y"].array[...] = 0
+    assert side.again is not None
+    side.again.replay()
+    outputs = [copy.arrays["y"].bits() for copy in side.copies]
+    assert outputs[0].any() and all((y == outputs[0]).all() for y in outputs)
+
+
+def test_a_graph_that_leaves_other_bytes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lab.bench import kernels
+
+    spec, case = plan(["cast_bf16"], names=["tail"])[0]
+    real = kernels.turn_by_turn
+
+    def scribbling(sides: Any, samples: int) -> Any:
+        timings = real(sides, samples)
+        opened[0].copies[-1].arrays["y"].array[0] ^= 1
+        return timings
+
+    opened: list[kernels.Side] = []
+    open_one = kernels.open_side
+
+    def watched(*given: Any) -> Any:
+        opened.append(open_one(*given))
+        return opened[-1]
+
+    monkeypatch.setattr(kernels, "open_side", watched)
+    monkeypatch.setattr(kernels, "turn_by_turn", scribbling)
+    found, _ = bench_case(spec, case, PretendedGpu(), None, samples=2)
+    assert found[0].verdict == FAIL and found[0].timing is None
+
+
+def test_the_roof_is_the_best_grid_of_a_stream_that_was_checked() -> None:
+    found = measure_roofs(PretendedGpu())
+    assert found is not None and found.read > 0 and found.launch_s > 0 and found.copy == 1e9
+    blocks = int(found.grid.split()[0])
+    assert blocks in {MULTIPROCESSORS * n for n in (1, 2, 3, 4, 6, 8)}
+
+
+def test_a_stream_that_does_not_read_every_word_gives_no_roof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dataclasses import replace
+
+    real = roofs.run_case
+
+    def broken(*given: Any) -> Any:
+        return replace(real(*given), verdict=FAIL, reasons=("y: wrong",))
+
+    monkeypatch.setattr(roofs, "run_case", broken)
+    with pytest.raises(ContractError, match="roof_read breaks its contract"):
+        measure_roofs(PretendedGpu())
+
+
+def test_nvidia_smi_is_asked_for_one_cards_clock_and_told_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "$@" > {asked}\necho " 1980 "\n')
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setattr(shutil, "which", lambda name: str(program))
+    assert nvidia_smi.sm_clock_mhz("0000:00:04.0") == 1980.0
+    words = asked.read_text().split()
+    assert "--id=0000:00:04.0" in words and "--query-gpu=clocks.sm" in words
+    assert all(w.startswith(("--id", "--query-gpu", "--format")) for w in words)
+
+
+def test_a_machine_without_nvidia_smi_tells_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert nvidia_smi.sm_clock_mhz("0000:00:04.0") is None
