@@ -12,6 +12,7 @@ from dsv4.runtime.device import Device
 from dsv4.spec import KernelSpec
 from lab.bench.chosen import Work, plan, shape_of
 from lab.bench.clocks import Clock, read_mhz
+from lab.bench.combined import as_the_engine_runs_it
 from lab.bench.kernels import Side, open_side
 from lab.bench.measured import Measured, Pair, paired
 from lab.bench.roofs import Roofs
@@ -61,14 +62,15 @@ def bench_rivals(
     samples: int = 15,
 ) -> tuple[list[Measured], list[Pair]]:
     """Our kernel first, then each rival; and a verdict on ours against each rival that passed."""
-    ours = open_side(spec, case, device, {}, seed)
+    whole = open_side(spec, case, device, {}, seed)
+    ours, words = as_the_engine_runs_it(spec, case, device, seed, whole)
     others = [_open_rival(r, spec, case, device, seed) for r in rivals_of(spec.name)]
     every = [ours.again, *(side.again for side in others)]
     ready = [again for again in every if again is not None]
     before_mhz, source = read_mhz(device)
     timings = iter(turn_by_turn(ready, samples))
     clock = Clock(before_mhz, read_mhz(device)[0], source)
-    mine = _ours(ours, roofs, clock, timings)
+    mine = replace(_ours(ours, roofs, clock, timings), more={"call": words} if words else {})
     found = [mine]
     for side in others:
         timing = next(timings) if side.again is not None else None

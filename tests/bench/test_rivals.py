@@ -24,6 +24,8 @@ from dsv4.errors import Refusal
 from dsv4.runtime.hostdevice import HostDevice
 from lab.bench import rivals as bench
 from lab.bench.chosen import shape_of
+from lab.bench.combined import as_the_engine_runs_it
+from lab.bench.kernels import open_side
 from lab.cases import Case, cases, inputs_of
 from lab.oracles import Reference, reference
 from lab.result import ERROR, FAIL, PASS
@@ -89,6 +91,28 @@ def test_a_rival_that_is_wrong_has_no_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert ours.timing is not None and theirs.verdict == FAIL and theirs.timing is None
     assert "1 of 257 elements leave one rounding, the worst at (3,)" in theirs.facts["reasons"][0]
     assert not pair.time and "A did not pass" in pair.why
+
+
+def chunked(case: str) -> tuple[Any, str]:
+    spec = registry.spec("attention_sink_f32")
+    chosen = next(c for c in cases(spec.name) if c.name == case)
+    whole = open_side(spec, chosen, HostDevice(), {}, 0)
+    return as_the_engine_runs_it(spec, chosen, HostDevice(), 0, whole)
+
+
+def test_attention_is_timed_in_chunks_that_leave_the_bytes_of_the_judged_kernel() -> None:
+    side, words = chunked("window 127")
+    assert words == "attention_sink_split_f32 and attention_sink_join_f32"
+    assert side.result.verdict == PASS and side.again is not None
+    side.copies[0].arrays["o"].array[...] = 0
+    side.again.replay()
+    assert side.copies[0].arrays["o"].array.any()
+
+
+def test_chunks_that_leave_other_bytes_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.bench.combined.digest_of", lambda *given: "other")
+    side, _ = chunked("window 127")
+    assert side.result.verdict == FAIL and side.again is None
 
 
 def test_what_a_library_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
