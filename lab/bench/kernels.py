@@ -96,7 +96,7 @@ def open_side(spec: KernelSpec, case: Case, device: Device, arm: Arm, seed: int)
     try:
         made = copies(spec, chosen, device, seed, result.size_bytes)
         again = repeated(device, [c.launch.run for c in made], result.size_bytes)
-    except Dsv4Error as error:
+    except (Dsv4Error, MemoryError) as error:
         failed = replace(result, verdict=ERROR, error=str(error), error_class=type(error).__name__)
         return Side(failed)
     return Side(result, made, again)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lab.cli import text
 from lab.cli.arms import DEVICES, device_list, switches
+from lab.cli.bench_kernels import kernels
+from lab.cli.bench_options import CONTEXT, MODEL, ROWS, SAMPLES, arms_and_place
 from lab.cli.bench_run import BenchRun
-from lab.cli.exit_codes import ExitCode
-from lab.cli.types import CASE_NAMES, CASE_PATTERN, KERNEL
 
 # Global options whose value is not the first word.
 _WITH_VALUES = frozenset({"--device", "--arch", "--store", "--seed"})
@@ -50,98 +48,16 @@ def bench() -> None:
     """
 
 
-def _common(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every subcommand."""
-    options = (
-        click.option("--arm", "arm", multiple=True, metavar="NAME=VALUE",
-                     help="Switch or build option of arm A; may come again."),
-        click.option("--against", multiple=True, metavar="NAME=VALUE",
-                     help="The same of arm B, which is timed in turns with A and compared."),
-        click.option("--samples", type=click.IntRange(1, 1000), default=15, show_default=True,
-                     metavar="N", help="Samples of each arm."),
-        click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
-                     help="Where to run."),
-        click.option("--no-record", is_flag=True, help="Do not write to the store."),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-_MODEL = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-_CONTEXT = click.option("--context", type=click.IntRange(1), default=200, show_default=True,
-                        metavar="N", help="Tokens before the step.")  # fmt: skip
-_ROWS = click.option("--rows", type=click.IntRange(1, 8), default=1, show_default=True,
-                     metavar="N", help="Rows of the step, as a verify round has them.")  # fmt: skip
-
-
-@bench.command("kernels")
-@click.argument("kernels", nargs=-1, type=KERNEL)
-@click.option("-p", "patterns", multiple=True, type=CASE_PATTERN, help="Axes, as 'T=1,D>=128'.")
-@click.option("-c", "names", multiple=True, type=CASE_NAMES, help="Case names, comma-separated.")
-@click.option("--rival", type=click.Choice(["torch"]), help="Time what is installed beside them.")
-@_common
-def kernels(
-    kernels: tuple[str, ...],
-    patterns: tuple[str, ...],
-    names: tuple[str, ...],
-    rival: str | None,
-    arm: tuple[str, ...],
-    against: tuple[str, ...],
-    samples: int,
-    backend: str,
-    no_record: bool,
-) -> None:
-    """Time kernels at the sizes of the model, each behind its contract.
-
-    Without -c or -p the declared cases are timed, on a CPU the small ones of them. With --rival
-    each is timed in turns with what the package offers for the same work, checked first.
-
-    \b
-    Example:
-      dsv4-lab bench kernels linear_fp8 -c wq_b
-      dsv4-lab bench kernels --rival torch
-    """
-    from lab.bench.chosen import plan
-    from lab.bench.kernels import arms_of, bench_case
-
-    run = BenchRun.begin(backend, no_record)
-    arms = [arms_of(arm), arms_of(against)] if against else [arms_of(arm)]
-    if rival is not None:
-        from lab.bench.rivals import bench_rivals, rival_plan
-
-        work = rival_plan(kernels, patterns=patterns, names=names, on_host=run.on_host)
-    else:
-        work = plan(kernels, patterns=patterns, names=names, on_host=run.on_host)
-        wanted = {name for some in arms for name in some}
-        if wanted:
-            work = [(s, c) for s, c in work if wanted <= {o.name for o in s.options}]
-    if not work:
-        text.note("nothing to time: no case of these kernels fits\n  name one with -c or -p")
-        raise click.exceptions.Exit(ExitCode.NOTHING_RAN)
-    run.measure_roofs()
-    with run.keeping_what_is_done(), text.progress("cases", len(work)) as bar:
-        for spec, case in work:
-            if rival is not None:
-                rows, against_each = bench_rivals(
-                    spec, case, run.device, run.roofs, seed=run.seed, samples=samples
-                )
-                run.keep(rows, *against_each)
-            else:
-                found, pair = bench_case(
-                    spec, case, run.device, run.roofs, arms=arms, seed=run.seed, samples=samples
-                )
-                run.keep(found, pair)
-            bar.update(1)
-    run.end("kernels")
+bench.add_command(kernels)
 
 
 @bench.command("layer")
-@_MODEL
-@_CONTEXT
-@_ROWS
+@MODEL
+@CONTEXT
+@ROWS
 @DEVICES
-@_common
+@SAMPLES
+@arms_and_place
 def layer(folder: Path, context: int, rows: int, devices: str, **common: Any) -> None:
     """Time one layer of each kind: window only, ratio 4, ratio 128.
 
@@ -166,11 +82,12 @@ def layer(folder: Path, context: int, rows: int, devices: str, **common: Any) ->
 
 
 @bench.command("step")
-@_MODEL
-@_CONTEXT
-@_ROWS
+@MODEL
+@CONTEXT
+@ROWS
 @DEVICES
-@_common
+@SAMPLES
+@arms_and_place
 def step(folder: Path, context: int, rows: int, devices: str, **common: Any) -> None:
     """Time a whole greedy decode step, and each kernel of it alone.
 
@@ -195,7 +112,7 @@ def step(folder: Path, context: int, rows: int, devices: str, **common: Any) -> 
 
 
 @bench.command("spec")
-@_MODEL
+@MODEL
 @click.option("--prompt", type=click.IntRange(1), default=200, show_default=True, metavar="N",
               help="Random tokens before the first round.")  # fmt: skip
 @click.option("-n", "count", type=click.IntRange(8), default=64, show_default=True, metavar="N",
@@ -204,7 +121,7 @@ def step(folder: Path, context: int, rows: int, devices: str, **common: Any) -> 
 @click.option("--accept", type=click.FloatRange(0, 1), metavar="SHARE",
               help="Read drafts from a script, each right with this probability.")  # fmt: skip
 @DEVICES
-@_common
+@arms_and_place
 def spec(
     folder: Path,
     prompt: int,

@@ -11,23 +11,25 @@ from oracle.formats import decode, encode
 
 def as_f32(torch: Any, device: str, array: np.ndarray) -> Any:
     """A float32 tensor."""
-    return torch.from_numpy(np.array(array, np.float32)).to(device)
+    return torch.from_numpy(np.array(array, np.float32, order="C")).to(device)
 
 
 def as_i32(torch: Any, device: str, array: np.ndarray) -> Any:
     """An int32 tensor."""
-    return torch.from_numpy(np.array(array, np.int32)).to(device)
+    return torch.from_numpy(np.array(array, np.int32, order="C")).to(device)
 
 
 def as_bf16(torch: Any, device: str, bits: np.ndarray) -> Any:
     """A bfloat16 tensor of stored bits."""
-    signed = np.array(bits, np.uint16).view(np.int16)
+    signed = np.array(bits, np.uint16, order="C").view(np.int16)
     return torch.from_numpy(signed).view(torch.bfloat16).to(device)
 
 
 def as_e4m3(torch: Any, device: str, codes: np.ndarray) -> Any:
     """A float8_e4m3fn tensor of codes."""
-    return torch.from_numpy(np.array(codes, np.uint8)).view(torch.float8_e4m3fn).to(device)
+    return (
+        torch.from_numpy(np.array(codes, np.uint8, order="C")).view(torch.float8_e4m3fn).to(device)
+    )
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def test_nothing_to_time_leaves_with_8(capsys: pytest.CaptureFixture[str]) -> No
         (("cast_bf16", "-c", "nothing"), 2, "no case 'nothing'"),
         (("roof_read", "--arm", "threads"), 2, "NAME=NUMBER"),
         (("roof_read", "-c", "tail", "--arm", "threads=300"), 2, "threads=300"),
+        (("topk", "--rival", "torch", "--arm", "x=1"), 2, "no --arm with it"),
         (("step", "mint:tiny", "--arm", "speed=high"), 2, "speed"),
         (("step", "mint:tiny", "--rows", "9"), 2, "9"),
     ],
@@ -162,5 +164,31 @@ def test_layers_and_rounds_have_documents_of_the_same_shape(
     code, found = document(capsys, "layer", "mint:tiny,layers=2", "--context", 5, *common)
     assert code == 0 and {r["kernel"] for r in found["results"]} == {"layer"}
     words = ("spec", "mint:tiny,layers=2", "--prompt", 5, "-n", 24, "--accept", 1, "--depth", 2)
-    code, found = document(capsys, *words, *common)
+    code, found = document(capsys, *words, *common[:3])
     assert code == 0 and found["results"][0]["tokens_per_s"] > 0 and found["run"] is None
+
+
+def test_rivals_without_torch_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, _, err = run(capsys, "topk", "--rival", "torch", "--backend", "host")
+    said = err[err.index("error: ") :]
+    assert code == 2 and "torch is not installed" in said and said.count("\n") == 1
+
+
+def test_a_rival_is_told_beside_ours_and_never_changes_the_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: Path
+) -> None:
+    from lab.bench import rivals
+    from tests.bench.test_rivals import fixed
+
+    monkeypatch.setattr(rivals, "load_torch", lambda: None)
+    monkeypatch.setattr(rivals, "rivals", lambda: (fixed(right=False),))
+    monkeypatch.setattr(rivals, "rivals_of", lambda kernel: [fixed(right=False)])
+    words = ("cast_bf16", "-c", "tail", "--rival", "torch", "--backend", "host")
+    code, found = document(capsys, *words)
+    assert code == 0 and [r["verdict"] for r in found["results"]] == ["PASS", "FAIL"]
+    assert found["pairs"][0]["rival"] == "numpy" and found["pairs"][0]["time"] is None
+    with Store.open_existing(store) as kept:  # type: ignore[union-attr]
+        assert {r["kernel"] for r in kept.results(found["run"])} == {"cast_bf16", "rival: numpy"}
