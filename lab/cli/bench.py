@@ -141,12 +141,13 @@ def spec(
     """
     import numpy as np
 
-    from lab.bench.rounds import bench_rounds
+    from lab.bench.rounds import HOW, bench_rounds
     from lab.spec_run import with_drafter
 
     run, arms = _begin(common)
     chosen = arms if accept is not None else [with_drafter(folder, a) for a in arms]
     made = run.engines(folder, device_list(devices), prompt + max(count, 8), chosen)
+    run.measure_roofs(HOW)
     ids = np.random.default_rng(run.seed).integers(0, made[0].config.vocab_size, prompt).tolist()
     found, pair = bench_rounds(
         made, arms, model=str(folder), prompt=ids, count=count, depth=depth, accept=accept,

@@ -51,10 +51,10 @@ class BenchRun:
         """Whether kernels run on the CPU."""
         return bool(self.device.backend == "host")
 
-    def measure_roofs(self) -> None:
-        """Measure what memory gives now, and say what is timed how."""
+    def measure_roofs(self, how: str = "") -> None:
+        """Measure what memory gives now, and say what is timed how: as everything, or as told."""
         self.roofs = measure_roofs(self.device)
-        text.say(bench_text.opening(self.roofs, self.device.backend) + "\n")
+        text.say(bench_text.opening(self.roofs, how) + "\n")
 
     def engines(
         self,
@@ -117,8 +117,8 @@ class BenchRun:
     def _show(self) -> None:
         text.say(bench_text.table(self.found))
         for measured in self.found:
-            if kernels := bench_text.breakdown(measured):
-                text.say(f"\n{kernels}")
+            if more := bench_text.more_of(measured):
+                text.say(f"\n{more}")
             for reason in _why(measured):
                 text.say(f"  {measured.name}: {reason}")
         if self.pairs:

@@ -14,13 +14,14 @@ _HEADER = ("", "case", "arm", "time", "+-%", "bytes", "GB/s", "% of roof", "us o
            "contract")  # fmt: skip
 
 
-def opening(roofs: Roofs | None, backend: str) -> str:
+def opening(roofs: Roofs | None, how: str = "") -> str:
     """What is timed how, and against what."""
     if roofs is None:
-        return f"timed by {HOW_HOST}"
+        return f"timed by {how or HOW_HOST}"
     launch = text.scaled(roofs.launch_s, "s")
     return (
-        f"timed by {HOW_CUDA}\nroofs  read {text.scaled(roofs.read, 'B/s')} ({roofs.grid}),"
+        f"timed by {how or HOW_CUDA}\n"
+        f"roofs  read {text.scaled(roofs.read, 'B/s')} ({roofs.grid}),"
         f" copy {text.scaled(roofs.copy, 'B/s')}, shortest launch {launch}"
     )
 
@@ -28,6 +29,28 @@ def opening(roofs: Roofs | None, backend: str) -> str:
 def table(found: Sequence[Measured]) -> str:
     """A line for each thing timed."""
     return text.table(_HEADER, [_row(m) for m in found])
+
+
+def more_of(measured: Measured) -> str:
+    """What a layer, a step or a round has to say beside its time; "" for a kernel's case."""
+    if measured.timing is None or measured.facts["family"] != "bench":
+        return ""
+    facts, spent = measured.more, measured.timing.median_s
+    said = [measured.name + (f" ({words(measured.arm)})" if measured.arm else "")]
+    if facts.get("floor_bytes"):
+        said.append(f"{facts['launches']:.4g} launches")
+        said.append(f"no less than {text.scaled(facts['floor_bytes'], 'B')} of weights")
+        if measured.roof:
+            share = facts["floor_bytes"] / measured.roof / spent
+            said.append(f"{100 * share:.0f} % of the time is their floor")
+    if measured.facts["kernel"] == "step":
+        said.append(f"{facts['rows'] / spent:.1f} rows/s")
+    if facts.get("tokens_per_round"):
+        said.append(f"{facts['tokens_per_round']:.2f} tokens a round")
+        said.append(f"{facts['tokens_per_s']:.1f} tokens/s")
+        said.append(f"a plain step {text.scaled(facts['plain_step_s'], 's')}")
+    lines = [": ".join([said[0], ", ".join(said[1:])])]
+    return "\n".join([*lines, *filter(None, [breakdown(measured)])])
 
 
 def breakdown(measured: Measured) -> str:

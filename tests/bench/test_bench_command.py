@@ -157,6 +157,15 @@ def test_a_step_is_told_with_its_floor(capsys: pytest.CaptureFixture[str], store
     assert cases == {one["case"], f"{one['case']} branches=on"}
 
 
+def test_people_are_told_rates_and_floors(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--backend", "host", "--no-record")
+    _, out, _ = run(capsys, "step", "mint:tiny,layers=2", "--context", 5, *common)
+    assert "rows/s" in out and "launches, no less than" in out and "of weights" in out
+    words = ("spec", "mint:tiny,layers=2", "--prompt", 5, "-n", 24, "--accept", 1, "--depth", 2)
+    _, out, _ = run(capsys, *words, *common)
+    assert "tokens a round" in out and "timed by wall clock of the host around whole rounds" in out
+
+
 def test_layers_and_rounds_have_documents_of_the_same_shape(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

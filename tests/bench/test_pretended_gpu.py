@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from dsv4.engine.engine import Engine
 from dsv4.errors import ContractError
 from lab import run
-from lab.bench import clocks, roofs, sampling
+from lab.bench import clocks, layers, roofs, sampling, steps
 from lab.bench.chosen import plan
 from lab.bench.kernels import bench_case, copies, open_side
 from lab.bench.roofs import Roofs, measure_roofs
+from lab.cli import bench_text
+from lab.minted import model_of
 from lab.record import nvidia_smi
 from lab.result import FAIL, PASS
 from tests.bench.pretended import MULTIPROCESSORS, PretendedGpu
@@ -131,3 +134,30 @@ def test_nvidia_smi_is_asked_for_one_cards_clock_and_told_nothing(
 def test_a_machine_without_nvidia_smi_tells_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert nvidia_smi.sm_clock_mhz("0000:00:04.0") is None
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    plan = model_of("mint:tiny,layers=3")
+    return Engine.load(plan, [PretendedGpu()], max_seq=32)
+
+
+def test_a_step_of_a_card_is_a_graph_and_told_kernel_by_kernel(engine: Engine) -> None:
+    found, _ = steps.bench_step(
+        [engine], [{}], Roofs(1e9, 9e8, 1e-6, "some"), model="t", context=9, samples=2
+    )
+    more = found[0].more
+    assert found[0].verdict == PASS and more["graph"] and found[0].fraction
+    assert sum(k["launches"] for k in more["kernels"]) == more["launches"]
+    assert sum(k["size_bytes"] for k in more["kernels"]) == found[0].size_bytes
+    assert "lm_head_argmax" in {k["kernel"] for k in more["kernels"]}
+    said = bench_text.more_of(found[0])
+    assert "% of the time is their floor" in said and "us a launch" in said
+
+
+def test_layers_of_a_card_are_replayed_until_there_are_many(engine: Engine) -> None:
+    found, _ = layers.bench_layers([engine], [{}], None, model="t", context=9, samples=2)
+    assert {m.verdict for m in found} == {PASS}
+    for measured in found:
+        own = len(measured.more["layers"])
+        assert measured.launches >= 16 and measured.launches % own == 0
