@@ -159,7 +159,7 @@ def _benchmark(kernel: str, case: Case, device: Device, benchmark: Any) -> None:
     timing = Timing(tuple(benchmark.stats.stats.data), cold)
     benchmark.extra_info["bytes_per_s"] = checked.size_bytes / timing.median_s
     roofs = _roofs(device)
-    _speed_record(device).add(replace(checked, timing=timing, roof=roofs.read if roofs else None))
+    _speed_record(device).add(replace(checked, timing=timing, roof=roofs.copy if roofs else None))
 
 
 _ROOFS: list[Roofs | None] = []

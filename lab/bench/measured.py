@@ -88,7 +88,9 @@ class Measured:
             "time_cold": timing.cold if timing else None,
             "time_samples": len(timing.samples_s) if timing else 0,
             "bytes": self.size_bytes,
-            "bandwidth_fraction": self.fraction,
+            # In the store this is a share of the copy roof, as kernel-diff measures it.
+            "bandwidth_fraction": None,
+            "read_fraction": self.fraction,
             "doubt": self.doubt or None,
             "launches_per_sample": self.launches,
             "clock": self.clock.to_json(),

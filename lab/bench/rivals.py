@@ -111,6 +111,7 @@ def _facts(mine: Measured, side: RivalSide, case: Case, seed: int) -> dict[str, 
         "seed": seed,
         "reasons": [side.reason] if side.reason else [],
         "outputs": [],
+        "flops": 0,
     }
 
 

@@ -157,6 +157,7 @@ def facts(
         "reasons": list(reasons),
         "arms": engine.arms.to_json(),
         "outputs": [],
+        "flops": 0,
     }
 
 

@@ -27,7 +27,7 @@ PAGE, PICTURE = "speed.md", "speed.svg"
 _ENV: Final = ("device", "cuda", "gpu_settings", "git", "cpu", "backend")
 _RESULT: Final = (
     "kernel", "family", "case", "axes", "arm", "verdict", "reasons", "time_s", "time_noise",
-    "time_cold", "bytes", "bandwidth_fraction", "doubt", "timing", "clock", "timed_by", "model",
+    "time_cold", "bytes", "read_fraction", "doubt", "timing", "clock", "timed_by", "model",
     "rows", "position", "launches", "floor_bytes", "kind", "tokens_per_round", "tokens_per_s",
     "plain_step_s", "rival", "note", "call",
 )  # fmt: skip

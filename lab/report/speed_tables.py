@@ -102,7 +102,7 @@ def kernels(results: Sequence[Result]) -> str:
             _us(r["time_s"]),
             _spread(r),
             f"{r['bytes'] / r['time_s'] / 1e9:.0f}",
-            f"{100 * r['bandwidth_fraction']:.0f} %" if r.get("bandwidth_fraction") else "-",
+            f"{100 * r['read_fraction']:.0f} %" if r.get("read_fraction") else "-",
             "cold" if r.get("time_cold") else "warm",
             r.get("doubt") or "",
         )

@@ -13,12 +13,12 @@ import pytest
 from lab.bench import kernels
 from lab.cli.main import main
 from lab.measure.timing import Timing
-from lab.record.sides import from_record
+from lab.record.sides import from_file, from_record
 from lab.record.store import Store
 
 RESULT_KEYS = {
     "kernel", "case", "axes", "verdict", "time_s", "time_noise", "time_cold", "timing", "bytes",
-    "bandwidth_fraction", "clock", "timed_by", "arm", "launches_per_sample", "output_digest",
+    "read_fraction", "clock", "timed_by", "arm", "launches_per_sample", "output_digest",
 }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_kernels_are_timed_recorded_and_told_as_a_cpus(
     (row,) = found["results"]
     assert code == 0 and found["part"] == "kernels" and found["roofs"] is None
     assert set(row) >= RESULT_KEYS and row["case"] == "hidden"
-    assert row["bandwidth_fraction"] is None and "no measure of a GPU" in row["timed_by"]
+    assert row["read_fraction"] is None and "no measure of a GPU" in row["timed_by"]
     with Store.open_existing(store) as kept:  # type: ignore[union-attr]
         (stored,) = kept.results(found["run"])
         assert stored["kernel"] == "cast_bf16" and stored["time_s"] == row["time_s"]
@@ -71,6 +71,9 @@ def test_two_arms_are_compared_and_kept_apart_in_the_store(
     assert pair["same_bytes"] and (pair["a"], pair["b"]) == ({"threads": 512}, {"threads": 256})
     side = from_record(store, found["run"])
     assert len({e.label for e in side.entries}) == 2
+    file = store.with_name("document.json")
+    file.write_text(json.dumps(found))
+    assert {e.label for e in from_file(file).entries} == {e.label for e in side.entries}
 
 
 @pytest.mark.parametrize(("share", "code"), [(3.0, 6), (1.0, 0), (0.3, 0)])
@@ -201,3 +204,16 @@ def test_a_rival_is_told_beside_ours_and_never_changes_the_exit_code(
     assert found["pairs"][0]["rival"] == "numpy" and found["pairs"][0]["time"] is None
     with Store.open_existing(store) as kept:  # type: ignore[union-attr]
         assert {r["kernel"] for r in kept.results(found["run"])} == {"cast_bf16", "rival: numpy"}
+
+
+def test_the_report_shows_every_kind_of_timing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    common = ("--backend", "host", "--samples", 2)
+    run(capsys, "cast_bf16", *common)
+    run(capsys, "layer", "mint:tiny,layers=2", "--context", 5, *common)
+    with pytest.raises(SystemExit) as left:
+        main(["report", "-o", str(tmp_path / "page.html")])
+    assert not left.value.code
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "window only, mint:tiny" in page and "cast_bf16" in page

@@ -41,7 +41,7 @@ def test_a_case_that_holds_its_contract_is_timed() -> None:
     document = found.to_json()
     assert pair is None and document["verdict"] == PASS and document["time_samples"] == 5
     assert document["time_s"] > 0 and document["timing"]["q1"] <= document["timing"]["q3"]
-    assert document["bytes"] == 6 * 257 and document["bandwidth_fraction"] is None
+    assert document["bytes"] == 6 * 257 and document["read_fraction"] is None
     assert "no measure of a GPU" in document["timed_by"]
 
 

@@ -39,7 +39,7 @@ def result(kernel: str, case: str, time_s: float | None, size: int, **more: Any)
     return {
         "kernel": kernel, "family": kernel.partition("_")[0], "case": case, "axes": {}, "arm": {},
         "verdict": "PASS" if time_s else "FAIL", "reasons": [], "time_s": time_s,
-        "time_noise": 0.01, "time_cold": True, "bytes": size, "bandwidth_fraction": rate,
+        "time_noise": 0.01, "time_cold": True, "bytes": size, "read_fraction": rate,
         "doubt": None, "clock": {"before_mhz": 1980.0, "after_mhz": 1935.0}, "outputs": [], **more,
     }  # fmt: skip
 
