@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import functools
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from dsv4.runtime.device import Device
 from lab.record.nvidia_smi import sm_clock_mhz
+
+Timings = TypeVar("Timings")
+_STANDS_S: Final = 5.0
+# By device: when it was read last, and what it was.
+_LAST: dict[int, tuple[float, float | None]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,23 @@ class Clock:
 
 
 NO_CLOCK = Clock(None, None, "none")
+
+
+def around(device: Device, work: Callable[[], Timings]) -> tuple[Timings, Clock]:
+    """What the work returns, and the clock before and after it.
+
+    nvidia-smi takes as long as a whole timing, so what it said at the end of the last one stands
+    for the beginning of the next within a few seconds.
+    """
+    last = _LAST.get(id(device))
+    if last is not None and time.monotonic() - last[0] < _STANDS_S:
+        before_mhz = last[1]
+    else:
+        before_mhz, _ = read_mhz(device)
+    done = work()
+    after_mhz, source = read_mhz(device)
+    _LAST[id(device)] = (time.monotonic(), after_mhz)
+    return done, Clock(before_mhz, after_mhz, source)
 
 
 def read_mhz(device: Device) -> tuple[float | None, str]:

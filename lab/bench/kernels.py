@@ -12,11 +12,12 @@ from dsv4.runtime.launch import Launch, prepare
 from dsv4.spec import KernelSpec
 from lab.arrays import Guarded
 from lab.bench.chosen import with_options
-from lab.bench.clocks import NO_CLOCK, Clock, read_mhz
+from lab.bench.clocks import NO_CLOCK, around
 from lab.bench.measured import Measured, Pair, paired
 from lab.bench.roofs import Roofs
 from lab.bench.sampling import Repeated, copies_for, repeated, turn_by_turn
 from lab.cases import Case, array_shape, inputs_of, scalars_of
+from lab.measure.timing import Timing
 from lab.result import ERROR, FAIL, PASS, CaseResult
 from lab.run import RunOptions, digest_of, run_case
 from lab.session import error_result
@@ -69,9 +70,11 @@ def time_sides(
 ) -> tuple[list[Measured], Pair | None]:
     """As `bench_case`, from sides that are open."""
     timed = [side.again for side in sides if side.again is not None]
-    before_mhz, source = read_mhz(device) if timed else (None, "none")
-    timings = iter(turn_by_turn(timed, samples)) if timed else iter(())
-    clock = Clock(before_mhz, read_mhz(device)[0], source) if timed else NO_CLOCK
+    taken: list[Timing] = []
+    clock = NO_CLOCK
+    if timed:
+        taken, clock = around(device, lambda: turn_by_turn(timed, samples))
+    timings = iter(taken)
     found = []
     for side, arm in zip(sides, arms, strict=True):
         result = side.result

@@ -6,6 +6,7 @@ left out; a hyper-connection's way into the next layer belongs to the layer befo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dsv4.engine.state import DecodeState
 from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
 from dsv4.runtime.device import Graph
-from lab.bench.clocks import Clock, read_mhz
+from lab.bench.clocks import around
 from lab.bench.floors import layer_bytes
 from lab.bench.measured import Measured, Pair, paired
 from lab.bench.roofs import Roofs
@@ -74,9 +75,8 @@ def bench_layers(
     pairs: list[Pair] = []
     for kind in made[0]:
         sides = [m[kind] for m in made]
-        before_mhz, source = read_mhz(device)
-        timings = turn_by_turn([s.again for s in sides], samples)
-        clock = Clock(before_mhz, read_mhz(device)[0], source)
+        again = [s.again for s in sides]
+        timings, clock = around(device, functools.partial(turn_by_turn, again, samples))
         both = []
         for side, arm, timing in zip(sides, arms, timings, strict=True):
             passed = not side.reasons

@@ -11,7 +11,7 @@ from dsv4.errors import Dsv4Error
 from dsv4.runtime.device import Device
 from dsv4.spec import KernelSpec
 from lab.bench.chosen import Work, plan, shape_of
-from lab.bench.clocks import Clock, read_mhz
+from lab.bench.clocks import Clock, around
 from lab.bench.combined import as_the_engine_runs_it
 from lab.bench.kernels import Side, open_side
 from lab.bench.measured import Measured, Pair, paired
@@ -67,9 +67,8 @@ def bench_rivals(
     others = [_open_rival(r, spec, case, device, seed) for r in rivals_of(spec.name)]
     every = [ours.again, *(side.again for side in others)]
     ready = [again for again in every if again is not None]
-    before_mhz, source = read_mhz(device)
-    timings = iter(turn_by_turn(ready, samples))
-    clock = Clock(before_mhz, read_mhz(device)[0], source)
+    taken, clock = around(device, lambda: turn_by_turn(ready, samples))
+    timings = iter(taken)
     mine = replace(_ours(ours, roofs, clock, timings), more={"call": words} if words else {})
     found = [mine]
     for side in others:

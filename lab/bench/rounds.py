@@ -15,7 +15,7 @@ from typing import Final
 from dsv4.engine.engine import Engine
 from dsv4.engine.speculate import SpecLoop, open_loop, play_round
 from dsv4.errors import StateError
-from lab.bench.clocks import Clock, read_mhz
+from lab.bench.clocks import Clock, around
 from lab.bench.measured import Measured, Pair, paired
 from lab.bench.steps import Arm, facts
 from lab.generation import generate
@@ -79,11 +79,7 @@ def bench_rounds(
     """
     played = [_open(e, prompt, count, depth, accept, seed) for e in engines]
     device = engines[0].last.device
-    before_mhz, source = read_mhz(device)
-    while not all(p.loop.done for p in played):
-        for side in played:
-            side.play()
-    clock = Clock(before_mhz, read_mhz(device)[0], source)
+    _, clock = around(device, lambda: _play_all(played))
     found = [
         _measured(side, arm, clock, model, len(prompt), accept, seed)
         for side, arm in zip(played, arms, strict=True)
@@ -112,6 +108,13 @@ def _open(
         vstate = engine.alloc_verify_state(SCRIPTED_BLOCK + 1)
     loop = open_loop(engine, prompt, count, drafter=drafter, vstate=vstate, depth_cap=depth)
     return Played(engine, loop, plain.tokens, plain.step_s)
+
+
+def _play_all(played: Sequence[Played]) -> None:
+    """Every round of every side, in turns."""
+    while not all(p.loop.done for p in played):
+        for side in played:
+            side.play()
 
 
 def _measured(

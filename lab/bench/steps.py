@@ -15,7 +15,7 @@ from dsv4.engine.prefill import bucket
 from dsv4.engine.state import DecodeState
 from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
-from lab.bench.clocks import Clock, read_mhz
+from lab.bench.clocks import around
 from lab.bench.floors import step_bytes
 from lab.bench.measured import Measured, Pair, paired
 from lab.bench.roofs import Roofs
@@ -60,9 +60,7 @@ def bench_step(
     """
     steps = [open_step(e, context=context, rows=rows, seed=seed) for e in engines]
     device = engines[0].last.device
-    before_mhz, source = read_mhz(device)
-    timings = turn_by_turn([s.again for s in steps], samples)
-    clock = Clock(before_mhz, read_mhz(device)[0], source)
+    timings, clock = around(device, lambda: turn_by_turn([s.again for s in steps], samples))
     found = []
     for step, arm, timing in zip(steps, arms, timings, strict=True):
         size = sum(e.size_bytes for e in step.entries)

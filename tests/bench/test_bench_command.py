@@ -209,6 +209,7 @@ def test_a_rival_is_told_beside_ours_and_never_changes_the_exit_code(
 def test_the_report_shows_every_kind_of_timing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    pytest.importorskip("matplotlib")
     common = ("--backend", "host", "--samples", 2)
     run(capsys, "cast_bf16", *common)
     run(capsys, "layer", "mint:tiny,layers=2", "--context", 5, *common)

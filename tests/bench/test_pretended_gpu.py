@@ -35,6 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(roofs, "copy_roof", lambda device: 1e9)
     monkeypatch.setattr(run, "_build_facts", lambda *given: None)
     monkeypatch.setattr(clocks, "_nvml_handle", lambda bus: None)
+    monkeypatch.setattr(clocks, "_LAST", {})
     monkeypatch.setattr(clocks, "sm_clock_mhz", lambda bus: MHZ)
     yield
 
@@ -115,6 +116,18 @@ def test_a_stream_that_does_not_read_every_word_gives_no_roof(
     monkeypatch.setattr(roofs, "run_case", broken)
     with pytest.raises(ContractError, match="roof_read breaks its contract"):
         measure_roofs(PretendedGpu())
+
+
+def test_a_slow_clock_is_read_once_between_two_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([1000.0, 1100.0, 1200.0, 1300.0, 1400.0])
+    monkeypatch.setattr(clocks, "sm_clock_mhz", lambda bus: next(told))
+    device = PretendedGpu()
+    found = [clocks.around(device, lambda: 7) for _ in range(2)]
+    assert [done for done, _ in found] == [7, 7]
+    assert [(c.before_mhz, c.after_mhz) for _, c in found] == [(1000.0, 1100.0), (1100.0, 1200.0)]
+    monkeypatch.setattr(clocks, "_STANDS_S", 0.0)
+    _, later = clocks.around(device, lambda: 7)
+    assert (later.before_mhz, later.after_mhz) == (1300.0, 1400.0)
 
 
 def test_nvidia_smi_is_asked_for_one_cards_clock_and_told_nothing(
