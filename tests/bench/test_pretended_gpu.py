@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 from collections.abc import Iterator
@@ -17,9 +18,11 @@ from lab.bench import clocks, layers, roofs, sampling, steps
 from lab.bench.chosen import plan
 from lab.bench.kernels import bench_case, copies, open_side
 from lab.bench.roofs import Roofs, measure_roofs
-from lab.cli import bench_text
+from lab.cli import bench_run, bench_text
+from lab.cli.main import main
 from lab.minted import model_of
 from lab.record import nvidia_smi
+from lab.report import speed
 from lab.result import FAIL, PASS
 from tests.bench.pretended import MULTIPROCESSORS, PretendedGpu
 
@@ -174,3 +177,22 @@ def test_layers_of_a_card_are_replayed_until_there_are_many(engine: Engine) -> N
     for measured in found:
         own = len(measured.more["layers"])
         assert measured.launches >= 16 and measured.launches % own == 0
+
+
+def test_a_document_of_the_command_makes_a_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench_run, "open_device", lambda *given, **more: PretendedGpu())
+    made = []
+    for words in (
+        ["cast_bf16", "movement_mean", "-c", "tail,decode"],
+        ["roof_read", "-c", "tail", "--arm", "threads=512", "--against", "threads=256"],
+    ):
+        with pytest.raises(SystemExit):
+            main(["--json", "bench", *words, "--no-record", "--samples", "4"])
+        made.append(json.loads(capsys.readouterr().out))
+    assert made[0]["roofs"]["read_bytes_per_s"] > 0 and len(made[1]["pairs"]) == 1
+    text, picture = speed.page(made)
+    assert "| `cast_bf16` | tail N=257 |" in text and "| `roof_read` (threads=256) | tail" in text
+    assert "| roof_read tail N=4099 B=3 | threads=512 | threads=256 |" in text
+    assert picture.startswith("<svg")
