@@ -44,7 +44,7 @@ BENCHED: Final[Mapping[str, Sequence[str]]] = {
     "indexer": (*_ROWS, "decode 4096", "decode 32768", "decode 262144"),
     "island_dots": _ISLANDS,
     "linear_bf16": _LINEARS,
-    "linear_fp8": (*_LINEARS, "shared down"),
+    "linear_fp8": (*_LINEARS, "shared down", "wo_a group"),
     "linear_fp4": ("gate", "down", "decode", "gates", "downs"),
     "lm_head": ("shard", "shard, verify", "vocabulary"),
     "markov": ("vocabulary", "whole draft"),

@@ -139,6 +139,12 @@ _KEYS_FORMULA: Final = "keys x (1 byte a channel and a scale of 4)"
 _EXPERTS_FORMULA: Final = "E(rows) experts x 3 matrices x 2048 x 4096 weights x 17/32 bytes"
 TARGETS: Final[Sequence[Target]] = (
     Target("wq_b, FP8, one row", (_rows("linear_fp8", "wq_b", 1),), 8.8e-6, 0.85),
+    Target(
+        "wo_a, FP8, one row, 8 groups of 1024 x 4096",
+        (Part("linear_fp8", "wo_a group", {"M": 1}, times=8),),
+        8.8e-6,
+        0.85,
+    ),
     Target("wo_b, FP8, one row", (_rows("linear_fp8", "wo_b", 1),), 8.8e-6, 0.85),
     *(
         Target(f"{name}, FP8", (_rows("linear_fp8", name, rows),), least_fraction=0.60)

@@ -85,6 +85,14 @@ def test_parts_of_a_target_are_added_and_all_must_be_there() -> None:
     assert half[-1] == "not measured" and whole[5] == "7.00 us" and whole[-1] == "yes"
 
 
+def test_a_part_counts_as_often_as_it_comes() -> None:
+    group = result("linear_fp8", "wo_a group", 2e-6, 4_200_000, axes={"M": 1, "N": 1024, "K": 4096})
+    (row,) = rows(speed.page([document(group)])[0], "wo_a, FP8")
+    # Eight times 1024 x 4096 codes, 8 x 32 scales, a row of bf16 and one of float32.
+    assert 8 * (1024 * 4096 + 4 * 8 * 32 + 2 * 4096 + 4 * 1024) == 33_660_928
+    assert row[5] == "16.00 us" and row[3] == "33.66 MB" and row[-1] == "no"
+
+
 def test_a_failed_row_reaches_nothing_and_is_not_shown() -> None:
     text, picture = speed.page([document(
         result("linear_fp8", "wq_b", None, 33_600_000, axes=WQ_B),
