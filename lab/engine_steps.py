@@ -118,7 +118,7 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         step_s=float(np.median(done)),
         graph_s=_graph_s(engine, state, rows, repeats),
         phases=tuple(_phases(engine, entries)),
-        kernels=tuple(_kernels(engine, entries, repeats)),
+        kernels=tuple(kernel_costs(engine, entries, repeats)),
     )
 
 
@@ -143,8 +143,10 @@ def _replayed_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float
     return float(np.median(device.time_s(graph.replay, max(repeats, 5))))
 
 
-def _kernels(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
-    """Costs by kernel; the launches of all layers together read more than a cache holds."""
+def kernel_costs(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
+    """Costs by kernel, none without graphs; the launches of all layers together read more than a
+    cache holds.
+    """
     found = []
     for name in dict.fromkeys(e.name for e in entries):
         own = [e for e in entries if e.name == name]
