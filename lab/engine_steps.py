@@ -15,9 +15,8 @@ from dsv4.engine.interleave import step_turns, take_turns
 from dsv4.engine.prefill import bucket
 from dsv4.engine.state import DecodeState, begin_again
 from dsv4.engine.switches import resolve_arms
-from dsv4.engine.tape import Entry, Tape
+from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
-from dsv4.runtime.device import Device
 from lab.minted import model_of
 
 _BOUNDARY = "receive"  # what a tape calls the copy of streams from the stage before
@@ -148,8 +147,8 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         step_s=float(np.median(done)),
         graph_s=_graph_s(engine, state, rows, repeats),
         phases=tuple(_phases(engine, entries)),
-        kernels=tuple(_kernels(engine, step_tapes(engine, state, rows), repeats)),
-        boundary_s=_boundary_s(engine, step_tapes(engine, state, rows), repeats),
+        kernels=tuple(kernel_costs(engine, entries, repeats)),
+        boundary_s=_boundary_s(engine, entries, repeats),
         boundary_bytes=sum(e.size_bytes for e in entries if e.name == _BOUNDARY) // 2,
     )
 
@@ -198,44 +197,40 @@ def _wall_s(engine: Engine, work: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def _replayed_s(
-    engine: Engine, own: Sequence[tuple[Device, list[Entry]]], repeats: int
-) -> float | None:
+def _replayed_s(engine: Engine, own: Sequence[Entry], repeats: int) -> float | None:
     """The median of replays, which all do the same step again; of several devices, their sum."""
-    if not decode.uses_graphs(engine) or any(e.host for _, some in own for e in some):
+    if not decode.uses_graphs(engine) or any(e.host for e in own):
         return None
     spent_s = 0.0
-    for device in {id(device): device for device, some in own if some}.values():
+    for device in {id(e.device): e.device for e in own}.values():
         with device.capture() as graph:
-            for place, some in own:
-                if place is device:
-                    for entry in some:
-                        entry.run()
+            for entry in own:
+                if entry.device is device:
+                    entry.run()
         graph.replay()
         spent_s += float(np.median(device.time_s(graph.replay, max(repeats, 5))))
     return spent_s
 
 
-def _boundary_s(engine: Engine, tapes: Sequence[Tape], repeats: int) -> float:
+def _boundary_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float:
     """The median time of the copies between stages, one after the other; 0 without any."""
     spent_s = 0.0
-    for tape in tapes:
-        for entry in tape.entries:
-            if entry.name == _BOUNDARY:
-                entry.run()
-                _synchronize(engine)
-                spent_s += float(np.median(tape.device.time_s(entry.run, max(repeats, 5))))
+    for entry in entries:
+        if entry.name == _BOUNDARY:
+            entry.run()
+            _synchronize(engine)
+            spent_s += float(np.median(entry.device.time_s(entry.run, max(repeats, 5))))
     return spent_s
 
 
-def _kernels(engine: Engine, tapes: Sequence[Tape], repeats: int) -> list[KernelCost]:
-    """Costs by kernel; the launches of all layers together read more than a cache holds."""
+def kernel_costs(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
+    """Costs by kernel, none without graphs; the launches of all layers together read more than a
+    cache holds.
+    """
     found = []
-    entries = [e for tape in tapes for e in tape.entries]
     for name in dict.fromkeys(e.name for e in entries if not e.crossing):
         own = [e for e in entries if e.name == name]
-        placed = [(t.device, [e for e in t.entries if e.name == name]) for t in tapes]
-        spent_s = _replayed_s(engine, placed, repeats)
+        spent_s = _replayed_s(engine, own, repeats)
         if spent_s is not None:
             found.append(KernelCost(name, len(own), sum(e.size_bytes for e in own), spent_s))
     return sorted(found, key=lambda k: -k.graph_s)
@@ -243,15 +238,10 @@ def _kernels(engine: Engine, tapes: Sequence[Tape], repeats: int) -> list[Kernel
 
 def step_entries(engine: Engine, state: DecodeState, rows: int) -> list[Entry]:
     """Everything that a greedy step does, in order."""
-    return [e for tape in step_tapes(engine, state, rows) for e in tape.entries]
-
-
-def step_tapes(engine: Engine, state: DecodeState, rows: int) -> list[Tape]:
-    """The same by stage, the head's last."""
     bound = bucket(state.pos + rows, engine.max_seq)
     program = decode.program_of(engine, state, rows, bound)
     head = decode.head_of(engine, state, rows, "greedy")
-    return [*(run.tape for run in program.runs), head.tape]
+    return [e for run in program.runs for e in run.tape.entries] + head.tape.entries
 
 
 def _phases(engine: Engine, entries: Sequence[Entry]) -> list[PhaseCost]:

@@ -47,10 +47,13 @@ class Recorder:
             samples = np.asarray(result.timing.samples_s, "<f4").tobytes()
         self._store.add_result(self.run_id, document, samples)
 
-    def add_document(self, document: Mapping[str, Any]) -> None:
-        """Store a result that is no case of a kernel, such as a twin's."""
+    def add_document(self, document: Mapping[str, Any], samples: bytes | None = None) -> None:
+        """Store a result that is no case of a kernel, such as a twin's, or has more to say.
+
+        samples: little-endian float32 seconds, where it was timed.
+        """
         if self._store is not None and self.run_id is not None:
-            self._store.add_result(self.run_id, document)
+            self._store.add_result(self.run_id, document, samples)
 
     def abandon(self) -> None:
         """Close a store that cannot be written any more; the run stays marked as interrupted."""

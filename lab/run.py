@@ -139,8 +139,8 @@ def _run(
         outputs=outputs,
         what_if=what_if,
         build=seen.build,
-        input_digest=_digest(inputs, {a.name: a.fmt.name for a in spec.inputs}),
-        output_digest=_digest(seen.firsts, {a.name: a.fmt.name for a in spec.outputs}),
+        input_digest=digest_of(inputs, {a.name: a.fmt.name for a in spec.inputs}),
+        output_digest=digest_of(seen.firsts, {a.name: a.fmt.name for a in spec.outputs}),
     )
     reasons = _reasons(spec, result)
     return replace(result, verdict=FAIL if reasons else PASS, reasons=reasons)
@@ -374,7 +374,7 @@ def _time(
     return time_launches(device, launches, size_bytes, samples=options.samples)
 
 
-def _digest(arrays: Mapping[str, np.ndarray], formats: Mapping[str, str]) -> str:
+def digest_of(arrays: Mapping[str, np.ndarray], formats: Mapping[str, str]) -> str:
     """SHA-256 over the arrays' bytes in name order, with every NaN counted as the same NaN.
 
     The payload of a NaN differs between machines; its place does not.

@@ -29,7 +29,12 @@ test_bf16 = contract_tests("mint_bf16")
 test_f32 = contract_tests("mint_f32")
 test_expert_ids = contract_tests("mint_expert_ids")
 test_speed_of_codes = speed_tests("mint_e2m1x2")
+test_speed_of_bytes = speed_tests("mint_e4m3")
+test_speed_of_scales = speed_tests("mint_ue8m0")
+test_speed_of_second_scales = speed_tests("mint_e4m3_scales")
 test_speed_of_normals = speed_tests("mint_bf16")
+test_speed_of_wide_normals = speed_tests("mint_f32")
+test_speed_of_tables = speed_tests("mint_expert_ids")
 
 
 def fill(run: Run, kernel: str, count: int, start: int = 0, key: int = KEY) -> np.ndarray:

@@ -40,6 +40,7 @@ class Entry:
     name: str
     phase: str
     run: Callable[[], None]
+    device: Device
     host: bool
     size_bytes: int
     branch: int = 0
@@ -166,8 +167,12 @@ class Tape:
         crossing: bool = False,
     ) -> None:
         if self.keep:
-            made = Entry(name, self._phase, run, host, size_bytes, self._branch, touched, crossing)
-            self.entries.append(made)
+            self.entries.append(
+                Entry(
+                    name, self._phase, run, self.device, host, size_bytes, self._branch, touched,
+                    crossing,
+                )
+            )  # fmt: skip
         else:
             run()
 

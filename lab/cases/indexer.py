@@ -81,5 +81,6 @@ def indexer_cases() -> Iterator[Case]:
     yield case("verify", T=6, N=200, visible=counts(171, 171, 172, 172, 172, 172), **model)
     yield case("decode 4096", T=1, N=4096, level="full", **model)
     yield case("decode 32768", T=1, N=32768, level="full", **model)
+    yield case("decode 262144", T=1, N=262144, level="stress", **model)
     yield case("capacity", T=1, N=32768, visible=counts(500), level="full", **model)
     yield case("prefill", T=256, N=64, level="full", **model)

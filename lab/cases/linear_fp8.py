@@ -77,6 +77,7 @@ def linear_fp8_cases() -> Iterator[Case]:
     for rows in (1, 4, 8):
         yield Case("wq_b", M=rows, N=32768, K=1024, scales=_RELEASE, level="full")
         yield Case("wo_b", M=rows, N=4096, K=8192, scales=_RELEASE, level="full")
+        yield Case("wo_a group", M=rows, N=1024, K=4096, scales=_RELEASE, level="full")
         yield Case("indexer wq_b", M=rows, N=8192, K=1024, scales=_RELEASE, level="full")
         yield Case("shared gate", M=rows, N=2048, K=4096, scales=_RELEASE, level="full")
         yield Case("shared down", M=rows, N=4096, K=2048, scales=_RELEASE, level="full")

@@ -101,6 +101,7 @@ def topk_cases() -> Iterator[Case]:
     yield case("many places", T=1, N=6000, S=2048)
     yield case("most places", T=1, N=9000, S=4096, level="full")
     yield case("thousand places", T=2, N=16384, S=1024, score=_tied(0.8), level="full")
+    yield case("decode 32768", T=1, N=32768, S=512, offset=128, level="full")
     yield case("long", T=1, N=65537, S=512, level="full")
     yield case("longest", T=1, N=262144, S=512, level="full")
     yield case("longest, tied", T=1, N=262144, S=512, score=_few_values(40), level="full")

@@ -34,6 +34,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "lab.cli.kernel_diff:kernel_diff",
         "Run kernels against their float64 oracles and record the outcome.",
     ),
+    "bench": (
+        "lab.cli.bench:bench",
+        "Time kernels, layers, steps and rounds against the roof of memory.",
+    ),
     "twin": ("lab.cli.twin:twin", "Run pairs of computations that must give the same bytes."),
     "model-diff": (
         "lab.cli.model_diff:compare",
@@ -68,6 +72,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 # Global options that a command's own help shows, because they matter there.
 _SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "kernel-diff": ("seed", "device", "store"),
+    "bench": ("seed", "device", "store"),
     "twin": ("seed", "device", "store"),
     "compile": ("arch",),
     "show": ("arch",),

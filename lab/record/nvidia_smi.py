@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 # Column, our name, whether it is the same tomorrow.
@@ -31,7 +32,7 @@ Facts = dict[str, Any]
 
 def gpu_settings_and_state() -> tuple[list[Facts] | None, list[Facts] | None]:
     """Per GPU, what lasts and what changes; (None, None) where nvidia-smi does not answer."""
-    text = _query()
+    text = _query([column for column, _, _ in _COLUMNS])
     if text is None:
         return None, None
     rows = [_row(line) for line in csv.reader(text.splitlines(), skipinitialspace=True) if line]
@@ -40,12 +41,18 @@ def gpu_settings_and_state() -> tuple[list[Facts] | None, list[Facts] | None]:
     return settings, [{k: v for k, v in row.items() if k not in lasting} for row in rows]
 
 
-def _query() -> str | None:
+def sm_clock_mhz(bus_id: str) -> float | None:
+    """The SM clock of the card at that PCI address now; None where nvidia-smi does not answer."""
+    text = _query(("clocks.sm",), f"--id={bus_id}")
+    value = _value(text.strip()) if text else None
+    return value if isinstance(value, float) else None
+
+
+def _query(columns: Sequence[str], *more: str) -> str | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    columns = ",".join(column for column, _, _ in _COLUMNS)
-    command = [program, f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
+    command = [program, f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits", *more]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S

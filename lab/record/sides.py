@@ -184,7 +184,7 @@ def _entry(row: Mapping[str, Any], time: Interval | None) -> Entry:
     cuda = row.get("backend") == "cuda"
     return Entry(
         kernel=str(row["kernel"]),
-        label=case_key(row["case"], row.get("axes") or {}),
+        label=case_key(_case(row), row.get("axes") or {}),
         seed=int(row.get("seed") or 0),
         place=str(row.get("arch")) if cuda else f"{row.get('backend')} {row.get('mode') or 'run'}",
         verdict=str(row["verdict"]),
@@ -194,3 +194,10 @@ def _entry(row: Mapping[str, Any], time: Interval | None) -> Entry:
         build=row.get("build") or {},
         result=row,
     )
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    """The case, with the arm that it was timed under; the store has it there already."""
+    arm = " ".join(f"{k}={v}" for k, v in (row.get("arm") or {}).items())
+    case = str(row["case"])
+    return case if case.endswith(arm) else f"{case} {arm}"
