@@ -72,9 +72,8 @@ def test_recorded_branches_in_another_order_give_the_bytes_of_launches() -> None
 
 def entry(branch: int, *spans: tuple[int, int, bool]) -> Entry:
     """A launch of that branch on those addresses."""
-    return Entry(
-        f"k{branch}", "", lambda: None, DEVICE, False, 0, branch, tuple(Span(*s) for s in spans)
-    )
+    touched = tuple(Span(*s) for s in spans)
+    return Entry(f"k{branch}", "", lambda: None, DEVICE, False, 0, branch, touched)
 
 
 @pytest.mark.parametrize(
