@@ -64,5 +64,29 @@ class StateError(Dsv4Error):
     """Calls came in an order, or with bounds, that the state does not allow."""
 
 
+class PeerError(Dsv4Error):
+    """Another process of the same run failed it; this process has let go of the others.
+
+    rank: of that process; None where it never told.
+    """
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        """Keep the rank beside the message so that tools need not parse text."""
+        super().__init__(message)
+        self.rank = rank
+
+
+class PeerLost(PeerError):
+    """A process is gone, or has given up."""
+
+
+class PeerSlow(PeerError):
+    """A process said nothing within the set time."""
+
+
+class PeerMismatch(PeerError):
+    """A process runs something else: another program, version, model, arms or request."""
+
+
 class StoreError(Dsv4Error):
     """The record store cannot be read or written; earlier records are safe."""

@@ -32,6 +32,7 @@ GLOSSARY: Final[Mapping[str, str]] = {
     "G": "groups: key heads of grouped attention, or channels that share a coefficient",
     "V": "vocabulary",
     "P": "positions in a table",
+    "W": "words of mailboxes",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,15 @@ import numpy as np
 
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
+from dsv4.engine.interleave import step_turns, take_turns
 from dsv4.engine.prefill import bucket
-from dsv4.engine.state import DecodeState
+from dsv4.engine.state import DecodeState, begin_again
 from dsv4.engine.switches import resolve_arms
 from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
 from lab.minted import model_of
+
+_BOUNDARY = "receive"  # what a tape calls the copy of streams from the stage before
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,10 @@ class StepCost:
     """A decode step at a position.
 
     send_s: until everything was launched one by one; step_s: until that was done. graph_s: of the
-    same launches replayed as one graph, by device events; None where steps are not replayed.
+    same launches replayed as graphs: one, by device events, or one for each of several devices, by
+    the host's clock from the first launch until all are done; None where steps are not replayed.
     kernels: each kernel's launches replayed alone, the most expensive first; none without graphs.
+    boundary_s: of the copies between stages, sent alone; boundary_bytes: what they move.
     """
 
     path: str
@@ -60,11 +65,35 @@ class StepCost:
     graph_s: float | None
     phases: tuple[PhaseCost, ...]
     kernels: tuple[KernelCost, ...]
+    boundary_s: float = 0.0
+    boundary_bytes: int = 0
 
     @property
     def best_s(self) -> float:
         """What a step costs as the engine runs it: replayed where it is."""
         return self.step_s if self.graph_s is None else self.graph_s
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsCost:
+    """Greedy decoding of several sequences in turns beside one alone, tokens read back.
+
+    step_s: the median of a step of all of them; alone_s: of a step of one by itself.
+    """
+
+    streams: int
+    step_s: float
+    alone_s: float
+
+    @property
+    def rows_per_s(self) -> float:
+        """Tokens a second of all together."""
+        return self.streams / self.step_s
+
+    @property
+    def gain(self) -> float:
+        """How many times the tokens of one alone."""
+        return self.streams * self.alone_s / self.step_s
 
 
 def open_engine(
@@ -119,7 +148,32 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         graph_s=_graph_s(engine, state, rows, repeats),
         phases=tuple(_phases(engine, entries)),
         kernels=tuple(kernel_costs(engine, entries, repeats)),
+        boundary_s=_boundary_s(engine, entries, repeats),
+        boundary_bytes=sum(e.size_bytes for e in entries if e.name == _BOUNDARY) // 2,
     )
+
+
+def streams_cost(engine: Engine, *, context: int, streams: int, repeats: int = 5) -> StreamsCost:
+    """What steps of several sequences in turns cost after prompts of `context` tokens each.
+
+    Errors: StateError for too little room: a sequence goes on by two steps and the repeats.
+    """
+    rng = np.random.default_rng(0)
+    states = [engine.alloc_decode_state(rows=1) for _ in range(streams)]
+    for state in states:
+        engine.prefill_with_cache(rng.integers(0, engine.config.vocab_size, context), state)
+    tokens: list[list[int]] = [[1 + n] for n in range(streams)]
+
+    def step_all(chosen: Sequence[int]) -> None:
+        take_turns([step_turns(engine, tokens[n][-1], states[n], tokens[n]) for n in chosen])
+
+    # Binds and records.
+    step_all(range(streams))
+    together = [_wall_s(engine, lambda: step_all(range(streams))) for _ in range(repeats)]
+    begin_again(states[0])
+    engine.prefill_with_cache(rng.integers(0, engine.config.vocab_size, context), states[0])
+    alone = [_wall_s(engine, lambda: step_all((0,))) for _ in range(repeats)]
+    return StreamsCost(streams, float(np.median(together)), float(np.median(alone)))
 
 
 def _graph_s(engine: Engine, state: DecodeState, rows: int, repeats: int) -> float | None:
@@ -128,19 +182,45 @@ def _graph_s(engine: Engine, state: DecodeState, rows: int, repeats: int) -> flo
         return None
     graph = decode.record_step(engine, state, rows, "greedy")
     graph.replay()
+    if graph.graphs > 1:
+        # Events of one device do not see when another one began.
+        _synchronize(engine)
+        return float(np.median([_wall_s(engine, graph.replay) for _ in range(max(repeats, 5))]))
     return float(np.median(engine.last.device.time_s(graph.replay, max(repeats, 5))))
 
 
-def _replayed_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float | None:
-    """The median of replays, which all do the same step again."""
-    if not decode.uses_graphs(engine) or any(e.host for e in entries):
+def _wall_s(engine: Engine, work: Callable[[], None]) -> float:
+    """Seconds of work and of waiting for all devices, which are idle before."""
+    begin = time.perf_counter()
+    work()
+    _synchronize(engine)
+    return time.perf_counter() - begin
+
+
+def _replayed_s(engine: Engine, own: Sequence[Entry], repeats: int) -> float | None:
+    """The median of replays, which all do the same step again; of several devices, their sum."""
+    if not decode.uses_graphs(engine) or any(e.host for e in own):
         return None
-    device = engine.last.device
-    with device.capture() as graph:
-        for entry in entries:
+    spent_s = 0.0
+    for device in {id(e.device): e.device for e in own}.values():
+        with device.capture() as graph:
+            for entry in own:
+                if entry.device is device:
+                    entry.run()
+        graph.replay()
+        spent_s += float(np.median(device.time_s(graph.replay, max(repeats, 5))))
+    return spent_s
+
+
+def _boundary_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float:
+    """The median time of the copies between stages, one after the other; 0 without any."""
+    spent_s = 0.0
+    for entry in entries:
+        if entry.name == _BOUNDARY:
             entry.run()
-    graph.replay()
-    return float(np.median(device.time_s(graph.replay, max(repeats, 5))))
+            _synchronize(engine)
+            spent_s += float(np.median(entry.device.time_s(entry.run, max(repeats, 5))))
+    return spent_s
 
 
 def kernel_costs(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
@@ -148,7 +228,7 @@ def kernel_costs(engine: Engine, entries: Sequence[Entry], repeats: int) -> list
     cache holds.
     """
     found = []
-    for name in dict.fromkeys(e.name for e in entries):
+    for name in dict.fromkeys(e.name for e in entries if not e.crossing):
         own = [e for e in entries if e.name == name]
         spent_s = _replayed_s(engine, own, repeats)
         if spent_s is not None:

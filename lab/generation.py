@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsv4.engine.engine import Engine
+from dsv4.engine.interleave import generate_together
 from dsv4.engine.speculate import SpecRun, speculate
 from dsv4.engine.state import DecodeState
 from dsv4.errors import Refusal
@@ -111,6 +112,34 @@ def generate_spec(
     )  # fmt: skip
     spent = time.perf_counter() - begin - run.prime_s
     return Generated(tuple(prompt), tuple(run.tokens), run.stopped, run.prime_s, spent, run)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What came after several prompts that took turns, and their time, prompts included."""
+
+    streams: tuple[tuple[int, ...], ...]
+    decode_s: float
+
+
+def generate_streams(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    *,
+    stop: Collection[int] = (),
+    speculative: bool = False,
+) -> Streams:
+    """Up to `count` greedy tokens after each prompt, all at once: those of one after the other.
+
+    Errors: as `generate_together`.
+    """
+    begin = time.perf_counter()
+    made = generate_together(
+        engine, prompts, count, stop=stop, speculative=speculative,
+        depth_cap=engine.arms.spec_depth if speculative else None,
+    )  # fmt: skip
+    return Streams(tuple(map(tuple, made.tokens)), time.perf_counter() - begin)
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,12 @@ import numpy as np
 from dsv4.engine.arms import path_name
 from dsv4.engine.capture import Capture
 from dsv4.engine.prefill import bucket, eager_rows, run_piece
+from dsv4.engine.recording import Recorded, recorded
 from dsv4.engine.rows import Rows, look_at_nothing
 from dsv4.engine.state import DecodeState
 from dsv4.engine.tape import Tape, Workspace
 from dsv4.engine.trunk import AfterLayer, go_on, greedy, logits, run_trunk
 from dsv4.errors import Refusal
-from dsv4.runtime.device import Graph
 
 if TYPE_CHECKING:
     from dsv4.engine.engine import Engine
@@ -37,7 +37,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a step, bound, and where its result lies."""
+    """The head of a step, bound, and where its result lies; nothing where another rank has it."""
 
     tape: Tape
     result: Any
@@ -47,17 +47,23 @@ def step_logits(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarr
     """Logits [T,V] of the rows of checked ids at the state's position, which does not move."""
     if not engine.arms.decode_path.on_device:
         return step_eagerly(engine, state, ids, None)
-    return _bound_step(engine, state, ids, "logits")
+    return begin_step(engine, state, ids, "logits")()
 
 
 def step_greedy(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarray:
     """The tokens [T] with the largest logits; on the device path only they come back."""
     if not engine.arms.decode_path.on_device:
         return np.asarray(np.argmax(step_logits(engine, state, ids), axis=1))
-    return _bound_step(engine, state, ids, "greedy")
+    return begin_step(engine, state, ids, "greedy")()
 
 
-def _bound_step(engine: Engine, state: DecodeState, ids: np.ndarray, kind: str) -> np.ndarray:
+def begin_step(
+    engine: Engine, state: DecodeState, ids: np.ndarray, kind: str
+) -> Callable[[], np.ndarray]:
+    """Send a bound step of checked ids; the call gives what its head, "logits" or "greedy", says.
+
+    Steps of other states may be sent before it is called: with several stages they run meanwhile.
+    """
     if uses_graphs(engine):
         key = ("graph", kind, len(ids), bucket(state.pos + len(ids), engine.max_seq))
         if key not in state.programs:
@@ -69,16 +75,15 @@ def _bound_step(engine: Engine, state: DecodeState, ids: np.ndarray, kind: str) 
         run_program(engine, state, ids)
         head = head_of(engine, state, len(ids), kind)
         head.tape.run()
-    return np.asarray(engine.last.device.to_numpy(head.result))
+    return engine.fetch(head.result)
 
 
 def uses_graphs(engine: Engine) -> bool:
-    """Whether bound steps are replayed as graphs: one device, no host in between, and it pays."""
+    """Whether bound steps are replayed as graphs: no host in between, and it pays."""
     arms = engine.arms
     if arms.graphs == "off" or not arms.capturable or arms.profile != "off":
         return False
-    alone = all(stage.device is engine.last.device for stage in engine.stages)
-    return alone and (arms.graphs == "on" or engine.last.device.backend == "cuda")
+    return arms.graphs == "on" or engine.last.device.backend == "cuda"
 
 
 def step_eagerly(
@@ -88,8 +93,8 @@ def step_eagerly(
     runs = eager_rows(engine, ids, state.pos, library=True)
     streams = run_piece(engine, state, runs, capture)
     last = engine.last
-    assert last.exit is not None, "the last stage has the head"
-    return last.device.to_numpy(logits(runs[-1], last.exit, streams, last.head))
+    made = None if last.exit is None else logits(runs[-1], last.exit, streams, last.head)
+    return engine.fetch(made)()
 
 
 def run_program(engine: Engine, state: DecodeState, ids: np.ndarray) -> Program:
@@ -112,19 +117,18 @@ def send_control(engine: Engine, controls: Sequence[Any], pos: int, ids: np.ndar
         stage.device.write(array[: 1 + len(ids)], control)
 
 
-def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Graph:
-    """A graph of steps of that many rows as they are bound at the state's position.
+def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Recorded:
+    """Graphs of steps of that many rows as they are bound at the state's position, one a device.
 
-    Replaying it after `write_control` is the step, at any position that its bound covers.
-    Errors: Refusal for arms that look at values on the host, or stages on several devices.
+    Replaying them after `write_control` is the step, at any position that its bound covers.
+    Errors: Refusal for arms that look at values on the host.
     """
-    devices = {id(stage.device) for stage in engine.stages}
-    if not engine.arms.capturable or len(devices) > 1:
+    if not engine.arms.capturable:
         raise Refusal(
-            f"a graph of a step was asked for on {len(devices)} devices,"
+            "a graph of a step was asked for on"
             f" DSV4_DECODE_PATH={path_name(engine.arms.decode_path)}\n"
-            "  a graph holds launches of one device, and nothing that the host looks at\n"
-            "  in dsv4.engine.decode\n  use the device path with quantisers on, on one device"
+            "  a graph holds launches, and nothing that the host looks at\n"
+            "  in dsv4.engine.decode\n  use the device path with quantisers on"
         )
     program = program_of(engine, state, rows, bucket(state.pos + rows, engine.max_seq))
     head = head_of(engine, state, rows, kind)
@@ -133,11 +137,10 @@ def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Gra
     write_control(engine, state, np.zeros(rows, np.int32))
     program.run()
     head.tape.run()
-    engine.last.device.synchronize()
-    with engine.last.device.capture() as graph:
-        for tape in (*(run.tape for run in program.runs), head.tape):
-            tape.record(engine.arms.branches)
-    return graph
+    engine.settle()
+    for stage in engine.stages:
+        stage.device.synchronize()
+    return recorded((*(run.tape for run in program.runs), head.tape), engine.arms.branches)
 
 
 def program_of(engine: Engine, state: DecodeState, rows: int, bound: int) -> Program:
@@ -198,6 +201,7 @@ def bind_head(engine: Engine, program: Program, kind: str) -> Head:
     """The head of a step, "logits" or "greedy", bound."""
     run, last = program.runs[-1], engine.last
     tape = Tape(last.device, keep=True, profile=engine.arms.profile)
-    assert last.exit is not None, "the last stage has the head"
+    if last.exit is None:
+        return Head(tape, None)
     make = logits if kind == "logits" else greedy
     return Head(tape, make(replace(run, tape=tape), last.exit, program.streams, last.head))

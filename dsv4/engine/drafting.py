@@ -117,8 +117,57 @@ class NextnDrafter:
         mtp_accept(self.engine, self.mstate, tokens, pos)
 
 
+@dataclass(slots=True)
+class SharedDrafter:
+    """The drafter of the last process, as all processes see it. own: on the last one alone."""
+
+    engine: Engine
+    own: Drafter | None
+
+    @property
+    def block(self) -> int:
+        """How many tokens a proposal has."""
+        return self.engine.config.dspark_block_size if self.engine.tail == "dspark" else 1
+
+    @property
+    def taps(self) -> Taps | None:
+        """Those of the last process."""
+        return None if self.own is None else self.own.taps
+
+    def prime(self, prompt: Sequence[int], state: DecodeState) -> np.ndarray:
+        """The logits after a prompt, which goes through all stages."""
+        if self.own is None:
+            return self.engine.prefill_with_cache(prompt, state).logits
+        return self.own.prime(prompt, state)
+
+    def propose(self, token: int, pos: int) -> Drafts:
+        """The drafts of the last process, with the bits of its confidence."""
+        links, made = self.engine.links, None
+        assert links is not None, "a drafter is shared between processes"
+        if self.own is not None:
+            drafts = self.own.propose(token, pos)
+            scores = np.empty(0, np.float32) if drafts.confidence is None else drafts.confidence
+            made = np.concatenate([np.array(drafts.tokens, np.int32), scores.view(np.int32)])
+        words = links.share(made)
+        tokens = tuple(int(t) for t in words[: self.block])
+        scored = len(words) > self.block
+        return Drafts(tokens, words[self.block :].view(np.float32) if scored else None)
+
+    def accept(self, tokens: Sequence[int], pos: int) -> None:
+        """Taken over by the last process."""
+        if self.own is not None:
+            self.own.accept(tokens, pos)
+
+
 def own_drafter(engine: Engine) -> Drafter:
     """A drafter of the model's own blocks, for one sequence. Errors: StateError without any."""
+    if engine.links is not None:
+        here = engine.last.exit is not None or engine.tail == "off"
+        return SharedDrafter(engine, _drafter(engine) if here else None)
+    return _drafter(engine)
+
+
+def _drafter(engine: Engine) -> Drafter:
     if engine.dspark is None and engine.mtp is not None:
         return NextnDrafter(engine, mtp_alloc_state(engine))
     return DsparkDrafter(engine, dspark_alloc_state(engine))

@@ -19,6 +19,7 @@ from dsv4.engine import speculate as spec
 from dsv4.engine.arms import VERIFY_ROWS, ActQuantVariant, Arms
 from dsv4.engine.capture import Capture, ForwardOut
 from dsv4.engine.checks import checked_ids, longest_sequence, open_devices
+from dsv4.engine.links import Links, fetched
 from dsv4.engine.opening import open_model
 from dsv4.engine.placement import Placement
 from dsv4.engine.source import WeightSource, open_source
@@ -60,6 +61,8 @@ class Engine:
     spaces: tuple[Workspace, ...] = ()
     controls: tuple[Any, ...] = field(default=())
     dspark: DsparkWeights | None = None
+    tail: str = "off"
+    links: Links | None = None
 
     @classmethod
     def load(
@@ -72,9 +75,13 @@ class Engine:
         max_seq: int | None = None,
         arms: Arms | None = None,
         progress: Callable[[int], None] = lambda size_bytes: None,
+        links: Links | None = None,
         **switches: str | int | float | None,
     ) -> Engine:
         """The engine of a checkpoint folder or of a plan to mint, one stage for each device.
+
+        links: to the processes with the other stages; then one device, and every process makes the
+        same calls with the same arguments, in the same order.
 
         A device that comes twice holds two stages. switches override the environment as
         `resolve_arms` says, unless `arms` are given. max_seq: the longest sequence.
@@ -87,8 +94,9 @@ class Engine:
         source = open_source(model)
         longest = longest_sequence(source.census.config, max_seq, source.where)
         opened = open_model(
-            source, open_devices(devices, backend), chosen, max_seq=longest, progress=progress
-        )
+            source, open_devices(devices, backend), chosen, max_seq=longest, progress=progress,
+            links=links,
+        )  # fmt: skip
         spaces = tuple(Workspace(s.device, chosen.prefill_chunk) for s in opened.stages)
         controls = tuple(new_control(s.device, chosen.prefill_chunk) for s in opened.stages)
         return cls(
@@ -101,6 +109,8 @@ class Engine:
             spaces=spaces,
             controls=controls,
             dspark=opened.dspark,
+            tail=opened.tail,
+            links=links,
         )
 
     dspark_alloc_state = rings.dspark_alloc_state
@@ -160,8 +170,20 @@ class Engine:
 
     @property
     def last(self) -> Stage:
-        """The stage with the head."""
+        """The last stage of this process: the one with the head, unless other processes follow."""
         return self.stages[-1]
+
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        """A call that gives an array of the stage with the head on the host of every process.
+
+        It waits for what was launched before `fetch`, and nothing later. Errors: PeerError.
+        """
+        return fetched(self.links, self.last.device, array)
+
+    def settle(self) -> None:
+        """Wait until nothing is under way between processes. Errors: PeerError."""
+        if self.links is not None:
+            self.links.crossing()()
 
     def vram_report(self) -> list[VramRow]:
         """Memory of every stage now."""
@@ -182,6 +204,8 @@ class Engine:
         early_exit_after: the layer after which the pass ends; then the result is None.
         Errors: StateError for no ids, ids outside the vocabulary, too many, or no such layer.
         """
+        if early_exit_after is not None:
+            self._demand_alone("a pass that ends early")
         if early_exit_after is not None and not 0 <= early_exit_after < self.config.n_layers:
             raise StateError(
                 f"a forward pass was to end after layer {early_exit_after}\n"
@@ -221,6 +245,7 @@ class Engine:
 
         Errors: StateError for no such layer, or for streams and ids that do not fit.
         """
+        self._demand_alone(f"layer {layer}")
         checked = self.check_ids(ids, 0, f"layer {layer}")
         shape = (len(checked), self.config.hc_mult, self.config.dim)
         if not 0 <= layer < self.config.n_layers or streams.shape != shape:
@@ -357,13 +382,20 @@ class Engine:
             yield ids
             state.pos += len(ids)
 
+    def _demand_alone(self, asked: str) -> None:
+        if self.links is not None:
+            raise StateError(
+                f"{asked} was asked for\n  this process has one stage of {self.links.world}\n"
+                "  in dsv4.engine\n  load the model in one process"
+            )
+
     def _new_state(self, rows: int) -> DecodeState:
         layers = [(s.device, w) for s in self.stages for w in s.layers]
         chunk = self.arms.prefill_chunk
-        caches = tuple(
-            new_layer_cache(device, self.config, w.ratio, self.max_seq, chunk)
+        caches = {
+            w.layer: new_layer_cache(device, self.config, w.ratio, self.max_seq, chunk)
             for device, w in layers
-        )
+        }
         return DecodeState(
             engine=self,
             caches=caches,

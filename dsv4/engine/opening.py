@@ -8,6 +8,7 @@ from typing import Any
 
 from dsv4.checkpoint.census import Census
 from dsv4.engine.arms import Arms
+from dsv4.engine.links import Links
 from dsv4.engine.loading import Loader, rope_tables
 from dsv4.engine.peers import probe_peers
 from dsv4.engine.placement import Placement, demand_room, plan_placement, rope_positions
@@ -21,12 +22,13 @@ DEFAULT_POSITIONS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The weights of a model on their stages."""
+    """The weights of a model on their stages. tail: which blocks it has behind its trunk."""
 
     stages: tuple[Stage, ...]
     placement: Placement
     mtp: MtpWeights | None
     dspark: DsparkWeights | None
+    tail: str
 
 
 def open_model(
@@ -36,16 +38,21 @@ def open_model(
     *,
     max_seq: int,
     progress: Callable[[int], None] = lambda size_bytes: None,
+    links: Links | None = None,
 ) -> Opened:
     """The model of a source on these devices, a stage each.
 
+    links: the only device holds the one stage of this process among those of others.
     progress is called with the bytes of each part that has arrived.
     Errors: Refusal before the first upload for everything that headers show, or naming a tensor
     whose values cannot be; DeviceError when a device gives up. Nothing stays loaded then.
     """
     tail = tail_of(source.census, arms, source.where)
-    numbers = {id(d): n for n, d in enumerate(dict.fromkeys(devices))}
-    order = [numbers[id(d)] for d in devices]
+    if links is None:
+        numbers = {id(d): n for n, d in enumerate(dict.fromkeys(devices))}
+        order = [numbers[id(d)] for d in devices]
+    else:
+        order, numbers = list(range(links.world)), {id(devices[0]): links.rank}
     placement = plan_placement(source.census, arms, devices=order, max_seq=max_seq, tail=tail)
     free = {numbers[id(d)]: d.memory_bytes()[0] for d in devices}
     demand_room(placement, free, source.where)
@@ -54,14 +61,19 @@ def open_model(
     try:
         tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))
         mtp, dspark = None, None
-        for plan, device in zip(placement.stages, devices, strict=True):
-            stages.append(
-                _load_stage(source, arms, placement, plan.index, device, tables, progress)
-            )
+        first = 0 if links is None else links.rank
+        for index, device in enumerate(devices, first):
+            stages.append(_load_stage(source, arms, placement, index, device, tables, progress))
+            stages[-1].links = links
         loader = Loader(source, stages[-1].device, arms.dense_fp8)
-        if tail == "mtp":
+        drafting = tail if stages[-1].exit is not None else "off"
+        if drafting != "off" and stages[0].embed is None:
+            # Drafts are embedded where they are made, not a process away.
+            stages[-1].embed = loader.stored("embed.weight")
+            stages[-1].loaded_bytes += size_bytes(stages[-1].embed)
+        if drafting == "mtp":
             mtp = loader.mtp()
-        elif tail == "dspark":
+        elif drafting == "dspark":
             dspark = loader.dspark()
         tail_bytes = size_bytes((mtp, dspark))
         stages[-1].loaded_bytes += tail_bytes
@@ -79,7 +91,7 @@ def open_model(
         # The caller keeps no half of a model; arrays go with the last name for them.
         stages.clear()
         raise
-    return Opened(tuple(stages), placement, mtp, dspark)
+    return Opened(tuple(stages), placement, mtp, dspark, tail)
 
 
 def tail_of(census: Census, arms: Arms, where: str) -> str:

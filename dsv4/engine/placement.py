@@ -169,9 +169,14 @@ def workspace_bytes(config: ModelConfig, arms: Arms, max_seq: int, *, last: bool
 
 
 def demand_room(placement: Placement, free: dict[int, int], where: str) -> None:
-    """Nothing, if everything fits. Errors: Refusal with the table, before anything is uploaded."""
+    """Nothing, if everything fits. Errors: Refusal with the table, before anything is uploaded.
+
+    free: by device; stages on devices that are not in it are looked after by other processes.
+    """
     needed: dict[int, int] = {}
     for stage in placement.stages:
+        if stage.device not in free:
+            continue
         needed[stage.device] = needed.get(stage.device, 0) + stage.size_bytes
     for device, size in needed.items():
         if size + SPARE_BYTES > free[device]:

@@ -46,14 +46,16 @@ def prefill(
         piece = ids[first : first + engine.arms.prefill_chunk]
         runs = eager_rows(engine, piece, state.pos, library=engine.arms.prefill_gemm == "library")
         streams = run_piece(engine, state, runs, capture, end_after, watch)
+        engine.settle()
         state.pos += len(piece)
         if streams is not None and keep_states:
             held[first : first + len(piece)] = streams
         if streams is not None and first + len(piece) == len(ids):
             held[-1:] = streams[-1:]
-            assert last.exit is not None, "the last stage has the head"
-            made = logits(runs[-1], last.exit, streams[-1:], last.head)
-            row = last.device.to_numpy(made)[0]
+            made = None
+            if last.exit is not None:
+                made = logits(runs[-1], last.exit, streams[-1:], last.head)
+            row = engine.fetch(made)()[0]
     if end_after is not None:
         for stage in engine.stages:
             stage.device.synchronize()

@@ -1,4 +1,4 @@
-"""Bound launches of several tapes, replayed as one graph where that is allowed."""
+"""Bound launches of several tapes, replayed as graphs where that is allowed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv4.engine.decode import uses_graphs
+from dsv4.engine.recording import Recorded, recorded
 from dsv4.engine.tape import Tape
-from dsv4.runtime.device import Graph
 
 if TYPE_CHECKING:
     from dsv4.engine.engine import Engine
@@ -24,15 +24,12 @@ class Replay:
     engine: Engine
     tapes: tuple[Tape, ...]
     launched: bool = False
-    graph: Graph | None = None
+    graph: Recorded | None = None
 
     def run(self) -> None:
         """Send everything once."""
         if self.graph is None and self.launched and self._recordable():
-            with self.engine.last.device.capture() as graph:
-                for tape in self.tapes:
-                    tape.record(self.engine.arms.branches)
-            self.graph = graph
+            self.graph = recorded(self.tapes, self.engine.arms.branches)
         if self.graph is not None:
             self.graph.replay()
             return

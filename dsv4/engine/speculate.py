@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsv4.engine.drafting import Drafter, Drafts, NextnDrafter, own_drafter
+from dsv4.engine.drafting import Drafter, Drafts, NextnDrafter, SharedDrafter, own_drafter
 from dsv4.engine.state import DecodeState
-from dsv4.engine.verify import VerifyState, alloc_verify_state, commit_verify, verify_batch
+from dsv4.engine.verify import (
+    VerifyOut,
+    VerifyState,
+    alloc_verify_state,
+    begin_verify,
+    commit_verify,
+)
 from dsv4.errors import Refusal, StateError
 from dsv4.speculation.accept import accept_prefix
 from dsv4.speculation.draws import draw_at
@@ -194,7 +200,8 @@ def open_loop(
     state = engine.alloc_decode_state(rows=1) if state is None else state
     if sampling is not None:
         sampling.checked()
-    if engine.arms.vt == "slot" and isinstance(drafter, NextnDrafter):
+    shared = isinstance(drafter, SharedDrafter) and engine.tail == "mtp"
+    if engine.arms.vt == "slot" and (shared or isinstance(drafter, NextnDrafter)):
         raise Refusal(
             "DSV4_VT=slot was asked for\n  the next-token block has no confidence\n"
             f"  from {engine.source.where}\n  unset DSV4_VT, or open a release with DSpark stages"
@@ -215,6 +222,15 @@ def play_round(loop: SpecLoop) -> None:
 
     After a failed verify it needs a new `vstate`; after a failed `accept` a new drafter.
     """
+    for _ in round_parts(loop):
+        pass
+
+
+def round_parts(loop: SpecLoop) -> Iterator[None]:
+    """`play_round`, which stops once its verify is sent, and goes on when it is asked to.
+
+    Meanwhile another loop, with another state, verify state and drafter, may send its own.
+    """
     token, run, emitted = loop.token, loop.run, len(loop.run.tokens)
     if loop.carry or token in loop.stop:
         # Nothing is left to verify: the budget is spent, or nothing may follow.
@@ -232,7 +248,9 @@ def play_round(loop: SpecLoop) -> None:
         return
     rows = min(_window(loop, drafts), left, 1 + len(drafts.tokens))
     asked = (token, *drafts.tokens[: rows - 1])
-    accepted, following = _judge(loop, asked, first)
+    verdict = _sent(loop, asked)
+    yield
+    accepted, following = _judge(loop, asked, first, verdict())
     kept = _up_to_stop(asked[: 1 + accepted], loop.stop)
     stopped = kept[-1] in loop.stop
     # A stop token is emitted and not consumed, as in plain decoding.
@@ -262,12 +280,16 @@ def _window(loop: SpecLoop, drafts: Drafts) -> int:
     return min(rows, loop.cap)
 
 
-def _judge(loop: SpecLoop, asked: Sequence[int], first: int) -> tuple[int, int]:
-    """(how many drafts stay, the token after them) of a round that is verified now."""
-    out = verify_batch(
+def _sent(loop: SpecLoop, asked: Sequence[int]) -> Callable[[], VerifyOut]:
+    """The verify of a round, sent."""
+    return begin_verify(
         loop.engine, asked, loop.state, loop.vstate, loop.drafter.taps,
         want_logits=loop.sampling is not None,
     )  # fmt: skip
+
+
+def _judge(loop: SpecLoop, asked: Sequence[int], first: int, out: VerifyOut) -> tuple[int, int]:
+    """(how many drafts stay, the token after them) of a round that is verified."""
     if loop.sampling is None:
         choices = [int(t) for t in out.argmax]
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -61,7 +61,7 @@ class DecodeState:
     """
 
     engine: object
-    caches: tuple[LayerCache, ...]
+    caches: Mapping[int, LayerCache]
     cache_bytes: tuple[int, ...]
     capacity: int
     pos: int = 0

@@ -31,6 +31,7 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One thing that a step does. host: it looks at values on the host, so no graph can hold it.
+    crossing: it moves what one device made to another one, so it stands between their graphs.
 
     size_bytes: what it must read and write at least, by its kernel's declaration. branch: 0, or the
     number of a branch. touched: where its arrays lie, and which of them it writes.
@@ -39,10 +40,12 @@ class Entry:
     name: str
     phase: str
     run: Callable[[], None]
+    device: Device
     host: bool
     size_bytes: int
     branch: int = 0
     touched: tuple[Span, ...] = ()
+    crossing: bool = False
 
 
 @dataclass(slots=True)
@@ -80,9 +83,14 @@ class Tape:
         self._take("gemm_bf16", run, size_bytes=size, touched=touched)
 
     def receive(self, array: Any, source: Any, sender: Device) -> None:
-        """A copy from another device."""
+        """A copy from another stage, which crosses when that one has another device."""
         run = lambda: self.device.receive(array, source, sender)  # noqa: E731
-        self._take("receive", run, size_bytes=2 * int(array.nbytes))
+        size = 2 * int(array.nbytes)
+        self._take("receive", run, size_bytes=size, crossing=sender is not self.device)
+
+    def cross(self, name: str, run: Callable[[], None], size_bytes: int) -> None:
+        """What moves an array to or from another process."""
+        self._take(name, run, size_bytes=size_bytes, crossing=True)
 
     def call(self, name: str, run: Callable[[], None]) -> None:
         """A function of the host, which may wait for the device."""
@@ -108,12 +116,17 @@ class Tape:
         finally:
             self._branch = 0
 
-    def record(self, beside: bool) -> None:
-        """Run what was kept inside a capture, which keeps branches side by side if asked to."""
+    def record(self, beside: bool, entries: Sequence[Entry] | None = None) -> None:
+        """Run what was kept inside a capture, which keeps branches side by side if asked to.
+
+        entries: those of them that the capture is of, all when not given.
+        """
+        kept = self.entries if entries is None else entries
         if not beside:
-            self.run()
+            for entry in kept:
+                entry.run()
             return
-        for branched, some in itertools.groupby(self.entries, key=_is_branched):
+        for branched, some in itertools.groupby(kept, key=_is_branched):
             if not branched:
                 for entry in some:
                     entry.run()
@@ -151,10 +164,15 @@ class Tape:
         host: bool = False,
         size_bytes: int = 0,
         touched: tuple[Span, ...] = (),
+        crossing: bool = False,
     ) -> None:
         if self.keep:
-            made = Entry(name, self._phase, run, host, size_bytes, self._branch, touched)
-            self.entries.append(made)
+            self.entries.append(
+                Entry(
+                    name, self._phase, run, self.device, host, size_bytes, self._branch, touched,
+                    crossing,
+                )
+            )  # fmt: skip
         else:
             run()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,22 +30,24 @@ LookOf = Callable[[Rows, int], Look]
 
 def run_trunk(
     runs: Sequence[Rows],
-    caches: Sequence[LayerCache],
+    caches: Mapping[int, LayerCache],
     after: AfterLayer = go_on,
     look_of: LookOf = lambda run, layer: look_at_nothing,
 ) -> Any:
     """The streams [T,M,D] after the last layer, on the last stage; None when `after` ended it.
 
-    runs: the same rows as each stage sees them.
+    runs: the same rows as each stage sees them. Stages of other processes are before or after.
     """
     streams: Any = None
     for number, run in enumerate(runs):
         c = run.config
         own = run.buffer("streams", c.hc_mult, c.dim)
         with run.phase("entry"):
-            if number == 0:
+            if run.stage.index == 0:
                 entry_streams(run, own)
                 look_of(run, -1)("embed_out", own)
+            elif number == 0:
+                _cross(run, own, arriving=True)
             else:
                 run.tape.receive(own, streams, runs[number - 1].stage.device)
         streams = own
@@ -57,7 +59,19 @@ def run_trunk(
             )
             if not after(run, w.layer, streams):
                 return None
+    if runs[-1].stage.exit is None:
+        _cross(runs[-1], streams, arriving=False)
     return streams
+
+
+def _cross(run: Rows, streams: Any, *, arriving: bool) -> None:
+    """Streams from the process with the stage before, or to the one with the stage after."""
+    links, device = run.stage.links, run.stage.device
+    assert links is not None, "a stage between others has links to them"
+    move = links.receive if arriving else links.send
+    with run.phase("entry" if arriving else "exit"):
+        name = "receive" if arriving else "send"
+        run.tape.cross(name, lambda: move(device, streams), int(streams.nbytes))
 
 
 def head_input(run: Rows, exit: ExitWeights, streams: Any) -> tuple[Rows, Any]:

@@ -88,9 +88,9 @@ class _Bound:
 
 def verify_tmax(engine: Engine) -> int:
     """The most rows of a round: the drafts of a call and the token before them; 0 without any."""
-    if engine.dspark is not None:
+    if engine.tail == "dspark":
         return min(engine.config.dspark_block_size + 1, VERIFY_ROWS)
-    return 2 if engine.mtp is not None else 0
+    return 2 if engine.tail == "mtp" else 0
 
 
 def alloc_verify_state(engine: Engine, rows: int | None = None) -> VerifyState:
@@ -136,8 +136,33 @@ def verify_batch(
     `commit_verify` keeps a prefix. taps: its rows 0..T-1 are filled.
     Errors: StateError for a call out of order, too many rows, or tokens that do not fit.
     """
-    fetch = engine.last.device.to_numpy
-    return VerifyOut(*_round(engine, toks, state, vstate, taps, want_logits, fetch))
+    return begin_verify(engine, toks, state, vstate, taps, want_logits=want_logits)()
+
+
+def begin_verify(
+    engine: Engine,
+    toks: Sequence[int] | np.ndarray,
+    state: DecodeState,
+    vstate: VerifyState,
+    taps: Taps | None = None,
+    *,
+    want_logits: bool = False,
+) -> Callable[[], VerifyOut]:
+    """`verify_batch` sent; the call gives what it says. The round is open from now on.
+
+    Rounds and steps of other states may be sent before it is called.
+    """
+    chosen, made = _round(engine, toks, state, vstate, taps, want_logits, engine.fetch)
+
+    def finish() -> VerifyOut:
+        try:
+            with poisoning(vstate):
+                return VerifyOut(chosen(), None if made is None else made())
+        except BaseException:
+            state.open_rows, vstate.open = 0, None
+            raise
+
+    return finish
 
 
 def verify_on_device(
@@ -205,7 +230,7 @@ def _tapped_step(
         write_control(engine, state, ids)
         replay, result = _with_head(engine, bound, kind)
         replay.run()
-        return engine.last.device.to_numpy(result)[0]
+        return engine.fetch(result)()[0]
 
 
 def _round(
@@ -223,7 +248,7 @@ def _round(
         bound = _bound(engine, state, vstate, len(ids), taps)
         send_control(engine, vstate.control, state.pos, ids)
         chosen, made = _run(engine, bound, want_logits)
-        out = fetch(chosen), None if made is None else fetch(made)
+        out = fetch(chosen), fetch(made) if want_logits else None
     vstate.open = OpenRound(state, state.pos, len(ids))
     state.open_rows = len(ids)
     return out
@@ -311,7 +336,7 @@ def _run(engine: Engine, bound: _Bound, want_logits: bool) -> tuple[Any, Any]:
     """
     replay, result = _with_head(engine, bound, "logits" if want_logits else "greedy")
     replay.run()
-    if not want_logits:
+    if not want_logits or result is None:
         return result, None
     chosen = bound.program.runs[-1].buffer("chosen", fmt=I32)
     argmax.prepare(result, out=chosen, device=engine.last.device).run()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from dsv4.engine.links import Links
 from dsv4.errors import StateError
 from dsv4.runtime.device import Device
 
@@ -219,6 +220,8 @@ class DsparkWeights:
 class Stage:
     """One pipeline stage. embed is on the first stage, head and exit on the last.
 
+    links: to stages in other processes. A last stage that is alone there and drafts embeds too.
+
     rope_plain turns layers without blocks, rope_yarn all others: f32 [P,R].
     """
 
@@ -231,6 +234,7 @@ class Stage:
     rope_plain: Any
     rope_yarn: Any
     loaded_bytes: int = 0
+    links: Links | None = None
 
     def rope(self, ratio: int) -> Any:
         """The table of a layer of that ratio."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +25,29 @@ from dsv4.spec import Format, Geometry, KernelSpec
 _FEATURE_TARGETS = {"90": "sm_90a", "100": "sm_100a", "120": "sm_120a"}
 
 
+# Pinned memory for writes that are under way, in so many slots of so many bytes.
+_STAGED_WRITES = 32
+_STAGED_BYTES = 4096
+
 # The times of a source and its headers, and the cubin made of them.
 _Stamped = tuple[tuple[tuple[Path, int], ...], Cubin]
 
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """A captured CUDA graph."""
+    """A captured CUDA graph of one device."""
 
     graph: Any
     stream: Any
+    device: Any
 
     def replay(self) -> None:
         """Launch the graph on the stream it was captured on, and make the current one wait."""
-        current = cupy.cuda.get_current_stream()
-        self.stream.wait_event(current.record())
-        self.graph.launch(self.stream)
-        current.wait_event(self.stream.record())
+        with self.device:
+            current = cupy.cuda.get_current_stream()
+            self.stream.wait_event(current.record())
+            self.graph.launch(self.stream)
+            current.wait_event(self.stream.record())
 
 
 @dataclass
@@ -78,6 +85,7 @@ class CudaDevice:
         self.name = properties["name"].decode()
         self._blas = Blas(index)
         self._beside: list[Any] = []
+        self._staged: deque[tuple[Any, Any]] = deque()
         self._builds: dict[tuple[Path, frozenset[tuple[str, int]]], _Stamped] = {}
 
     def empty(self, shape: Sequence[int], fmt: Format) -> Any:
@@ -95,10 +103,49 @@ class CudaDevice:
         with self._device:
             return np.asarray(cupy.asnumpy(array))
 
-    def write(self, array: Any, values: np.ndarray) -> None:
-        """Copy host values into the array, on the current stream."""
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        """A call that gives a copy, which the current stream makes when its work so far is done."""
         with self._device:
-            array.set(np.ascontiguousarray(values.reshape(array.shape)))
+            stream = cupy.cuda.get_current_stream()
+            memory = cupy.cuda.alloc_pinned_memory(max(1, array.nbytes))
+            copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+            kept = cupy.ascontiguousarray(array)
+            kept.data.copy_to_host_async(copy.ctypes.data, kept.nbytes, stream)
+            done = stream.record(cupy.cuda.Event(disable_timing=True))
+
+        def finish() -> np.ndarray:
+            # The array is held until it has been read.
+            assert kept.shape == copy.shape
+            done.synchronize()
+            return copy.copy()
+
+        return finish
+
+    def write(self, array: Any, values: np.ndarray) -> None:
+        """Copy host values into the array, on the current stream.
+
+        A few values are staged, so that this does not wait for the work sent before.
+        """
+        given = np.ascontiguousarray(values.reshape(array.shape))
+        plain = array.dtype == given.dtype and array.flags.c_contiguous
+        with self._device:
+            if plain and 0 < given.nbytes <= _STAGED_BYTES:
+                self._write_staged(array, given)
+            else:
+                array.set(given)
+
+    def _write_staged(self, array: Any, values: np.ndarray) -> None:
+        if len(self._staged) < _STAGED_WRITES:
+            slot, read = cupy.cuda.alloc_pinned_memory(_STAGED_BYTES), None
+        else:
+            slot, read = self._staged.popleft()
+        if read is not None:
+            read.synchronize()
+        np.frombuffer(slot, np.uint8, values.nbytes)[:] = values.reshape(-1).view(np.uint8)
+        stream = cupy.cuda.get_current_stream()
+        array.data.copy_from_host_async(slot.ptr, values.nbytes, stream)
+        read = stream.record(cupy.cuda.Event(disable_timing=True))
+        self._staged.append((slot, read))
 
     def receive(self, array: Any, source: Any, sender: Device) -> None:
         """Copy another GPU's array on the current stream, once the sender's work is done."""
@@ -112,6 +159,10 @@ class CudaDevice:
                     array.data.ptr, self.index, source.data.ptr, sender.index,
                     array.nbytes, stream.ptr,
                 )  # fmt: skip
+                read = stream.record(cupy.cuda.Event(disable_timing=True))
+            with sender._device:
+                # What the sender does next may write what is being read.
+                cupy.cuda.get_current_stream().wait_event(read)
             return
         with self._device:
             array.data.copy_from_device_async(source.data, array.nbytes)
@@ -206,7 +257,7 @@ class CudaDevice:
                     with contextlib.suppress(Exception):
                         stream.end_capture()
                     raise
-                held.graph = CudaGraph(stream.end_capture(), stream)
+                held.graph = CudaGraph(stream.end_capture(), stream, self._device)
 
     def run_beside(self, branches: Sequence[Sequence[Callable[[], None]]]) -> None:
         """Run the first branch on the current stream and the others on streams beside it."""

@@ -51,6 +51,12 @@ class Device(Protocol):
     def to_numpy(self, array: Any) -> np.ndarray:
         """A copy of a device array on the host; waits for the work that makes it."""
 
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        """A call that gives a copy of the array on the host, as it is after the work sent so far.
+
+        The call waits for that copy and for nothing that is sent later.
+        """
+
     def write(self, array: Any, values: np.ndarray) -> None:
         """Copy host values into an array of this device, after the work launched before."""
 

@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     SLOW = 6  # slower than allowed
     SANITIZER = 7  # a checker found a fault inside a kernel
     NOTHING_RAN = 8  # no device, or no case matches
+    PEER = 9  # another process of the same run is gone, silent or different
     INTERRUPTED = 130  # Ctrl-C
 
 
@@ -34,6 +35,7 @@ _PRECEDENCE = (
     ExitCode.CONTRACT,
     ExitCode.BITS,
     ExitCode.SLOW,
+    ExitCode.PEER,
     ExitCode.USAGE,
     ExitCode.NOTHING_RAN,
     ExitCode.OK,
@@ -46,6 +48,7 @@ _BY_CLASS: dict[type[BaseException], ExitCode] = {
     errors.LaunchError: ExitCode.LAUNCH,
     errors.ContractError: ExitCode.CONTRACT,
     errors.DeviceError: ExitCode.NOTHING_RAN,
+    errors.PeerError: ExitCode.PEER,
     errors.Refusal: ExitCode.USAGE,
     errors.StateError: ExitCode.LAUNCH,
     errors.StoreError: ExitCode.USAGE,

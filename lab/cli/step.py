@@ -10,7 +10,7 @@ import click
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
 from lab.cli.settings import current
-from lab.engine_steps import KernelCost, StepCost, open_engine, step_cost
+from lab.engine_steps import KernelCost, StepCost, open_engine, step_cost, streams_cost
 from lab.record.environment import capture
 
 
@@ -22,6 +22,8 @@ from lab.record.environment import capture
               help="Tokens before the step.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1, 8), default=1, show_default=True, metavar="N",
               help="Rows of the step, as a verify round has them.")  # fmt: skip
+@click.option("--streams", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Also decode N sequences in turns, which keep several stages busy.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N",
               help="Steps of which the median is told.")  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto")
@@ -32,6 +34,7 @@ def step(
     paths: str,
     context: int,
     rows: int,
+    streams: int,
     repeats: int,
     backend: str,
     devices: str,
@@ -45,16 +48,20 @@ def step(
     Example:
       dsv4-lab step tests/data/tiny-s --context 40
     """
-    costs = []
+    costs, together = [], []
     for path in paths.split(","):
         chosen = {**switches(arms), "decode_path": path.strip()}
-        engine = open_engine(folder, device_list(devices), backend, context + rows, chosen)
+        room = context + max(rows, 1 if streams == 1 else 1 + repeats)
+        engine = open_engine(folder, device_list(devices), backend, room, chosen)
+        if streams > 1:
+            together.append(streams_cost(engine, context=context, streams=streams, repeats=repeats))
         costs.append(step_cost(engine, context=context, rows=rows, repeats=repeats))
         name = engine.last.device.name
     if current().json:
         text.emit_json(
             "step", model=str(folder), env=capture(engine.last.device), device=name,
             steps=[asdict(c) for c in costs],
+            streams=[{**asdict(s), "rows_per_s": s.rows_per_s, "gain": s.gain} for s in together],
         )  # fmt: skip
         return
     for cost in costs:
@@ -68,6 +75,12 @@ def step(
         if cost.kernels:
             columns = ("kernel", "launches", "bytes", "us in a graph", "us a launch", "GB/s")
             text.say(text.table(columns, [_kernel_row(k) for k in cost.kernels]) + "\n")
+    for one in together:
+        text.say(
+            f"{one.streams} streams in turns: {text.scaled(one.step_s, 's')} a step of all,"
+            f" {one.rows_per_s:.1f} rows/s, {one.gain:.2f} times one alone"
+            f" ({text.scaled(one.alone_s, 's')})"
+        )
 
 
 def _kernel_row(cost: KernelCost) -> tuple[object, ...]:
@@ -79,11 +92,17 @@ def _kernel_row(cost: KernelCost) -> tuple[object, ...]:
 def _summary(cost: StepCost, device: str) -> str:
     graph_s = cost.graph_s
     replayed = "" if graph_s is None else f" replayed as a graph in {text.scaled(graph_s, 's')},"
+    between = ""
+    if cost.boundary_bytes:
+        between = (
+            f"\nbetween stages {text.scaled(cost.boundary_bytes, 'B')} in"
+            f" {text.scaled(cost.boundary_s, 's')}, {cost.boundary_s / cost.best_s:.1%} of the step"
+        )
     return (
         f"{cost.path} on {device}: position {cost.position}, {cost.rows} rows,"
         f" {cost.launches} launches, {cost.host_calls} host calls,"
         f" {text.scaled(cost.size_bytes, 'B')}\n"
         f"sent in {text.scaled(cost.send_s, 's')}, done in {text.scaled(cost.step_s, 's')},"
         f"{replayed} {cost.rows / cost.best_s:.1f} rows/s,"
-        f" {text.scaled(cost.size_bytes / cost.best_s, 'B/s')}"
+        f" {text.scaled(cost.size_bytes / cost.best_s, 'B/s')}{between}"
     )

@@ -199,6 +199,7 @@ LAWS: Mapping[str, Laws] = {
             "base": Law("M", "its stream's gates"),
         },
     ),
+    "join_add": ("tail", {"x": Law("S T D", _ADD)}),
     "hyper_collapse": ("tail", {"x": Law("T D", _ADD), "pre": Law("T", "weighs its row")}),
     "hyper_post": (
         "tail",

@@ -17,6 +17,8 @@ from dsv4.runtime.hostdevice import HostDevice
 from lab.engine_steps import step_entries
 from tests.engine.engines import same_bytes, tiny_engine, tokens
 
+DEVICE = HostDevice()
+
 
 def stepped(engine: Engine, rows: int, prompt: int = 12) -> DecodeState:
     """A state after a prompt and one greedy step of so many rows, which binds its programs."""
@@ -70,7 +72,8 @@ def test_recorded_branches_in_another_order_give_the_bytes_of_launches() -> None
 
 def entry(branch: int, *spans: tuple[int, int, bool]) -> Entry:
     """A launch of that branch on those addresses."""
-    return Entry(f"k{branch}", "", lambda: None, False, 0, branch, tuple(Span(*s) for s in spans))
+    touched = tuple(Span(*s) for s in spans)
+    return Entry(f"k{branch}", "", lambda: None, DEVICE, False, 0, branch, touched)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +98,10 @@ def test_reads_and_launches_in_order_do_not_conflict() -> None:
 
 def test_branches_run_after_what_precedes_them_and_before_what_follows() -> None:
     order: list[Any] = []
-    tape = Tape(HostDevice(), keep=True)
+    tape = Tape(DEVICE, keep=True)
     for number, branch in enumerate([0, 1, 2, 1, 0, 2, 0]):
         tape.entries.append(
-            Entry(str(number), "", lambda n=number: order.append(n), False, 0, branch)
+            Entry(str(number), "", lambda n=number: order.append(n), DEVICE, False, 0, branch)
         )
     tape.record(True)
     assert order == [0, 2, 1, 3, 4, 5, 6]

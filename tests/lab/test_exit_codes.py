@@ -39,6 +39,7 @@ def test_every_deliberate_error_has_a_code_of_its_own_choice(cls: type[errors.Ds
         (ZeroDivisionError(), 4),
         (errors.KernelFault.__new__(errors.KernelFault), 7),
         (errors.DeviceError(), 8),
+        (errors.PeerSlow(""), 9),
         (click.Abort(), 130),
         (KeyboardInterrupt(), 130),
     ],

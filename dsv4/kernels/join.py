@@ -1,0 +1,80 @@
+"""Joining the partial sums of several ranks through mailboxes in each other's memory."""
+
+from collections.abc import Mapping
+
+from dsv4.axes import Shape
+from dsv4.spec import (
+    F32,
+    I32,
+    I64,
+    Dim,
+    Exact,
+    Geometry,
+    In,
+    InOut,
+    Out,
+    Require,
+    Scalar,
+    Work,
+    kernel,
+)
+
+THREADS = 256
+
+
+def vector_of(size: int) -> int:
+    """Elements of a thread for a part of that many."""
+    return 1 if size % 4 else 4
+
+
+def tiles_of(size: int) -> int:
+    """Flags of a part of that many elements."""
+    return -(-size // (THREADS * vector_of(size)))
+
+
+def mailbox_words(ranks: int, rows: int, width: int) -> int:
+    """Words of the mailbox of one rank, rounded up to whole vectors."""
+    size = rows * width
+    return -(-ranks * (2 * size + tiles_of(size)) // 4) * 4
+
+
+def _constants(s: Shape) -> Mapping[str, int]:
+    return dict(WIDTH=vector_of(s.T * s.D))
+
+
+join_add = kernel(
+    name="join_add",
+    family="join",
+    summary="parts of all ranks, added in their order on each of them, peers waited for by flags",
+    args=[
+        In("x", F32, "S T D", align=16),
+        InOut("box", I32, "W", align=16),
+        In("offsets", I64, "N"),
+        InOut("state", I32, "S 2"),
+        InOut("error", I32, "S"),
+        Out("y", F32, "S T D", align=16),
+        Dim("N"),
+        Dim("T"),
+        Dim("D"),
+        Scalar("first", I32),
+        Scalar("spins", I32),
+    ],
+    requires=(
+        Require("N >= 2 and N <= 32", because="a thread of the first warp waits for each peer"),
+        Require("first >= 0 and first + S <= N", because="ranks are numbered from 0"),
+        Require("spins >= 1", because="a flag is looked at once at least"),
+    ),
+    constants=_constants,
+    geometry=lambda s: Geometry(grid=(s.S, tiles_of(s.T * s.D)), block=THREADS),
+    contract=dict(
+        y=Exact(because="the order of the sum and its roundings to float32 are prescribed"),
+        box=Exact(because="parts are moved as they are, and flags count"),
+        state=Exact(because="a count, and a ticket that is 0 between launches"),
+        error=Exact(because="1 + a rank"),
+    ),
+    work=lambda s: Work(
+        read=4 * s.S * s.N * s.T * s.D,
+        write=4 * s.S * s.N * s.T * s.D,
+        flops=s.S * (s.N - 1) * s.T * s.D,
+    ),
+)
