@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +33,9 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str | bytes) -> list[int]:
         """The tokens of a text, what comes in front of every text included."""
+
+    def bytes_of_first(self, tokens: Sequence[int]) -> int:
+        """Bytes of the text in the first of its tokens; 0 for one that only leads the text."""
 
     def stream(self) -> Reader:
         """A reader of generated tokens."""
@@ -79,6 +83,10 @@ class FileTokenizer:
                 f"  and the vocabulary is that of {self.where}\n  convert the text to UTF-8"
             ) from None
         return [int(i) for i in self.vocabulary.encode(words).ids]
+
+    def bytes_of_first(self, tokens: Sequence[int]) -> int:
+        """Bytes of the text in the first of its tokens; special tokens have none."""
+        return len(self.vocabulary.decode(list(tokens[:1])).encode("utf-8"))
 
     def stream(self) -> Reader:
         """A reader of generated tokens."""

@@ -11,6 +11,7 @@ bos and pad may be left out. `"add_bos_token": false` keeps bos out of prompts.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,10 @@ class ByteTokenizer:
                     "leave such characters out, or give token ids",
                 )
         return [*self.first, *content]
+
+    def bytes_of_first(self, tokens: Sequence[int]) -> int:
+        """Bytes of the text in the first of its tokens; special tokens have none."""
+        return int(bool(tokens) and tokens[0] < BYTES)
 
     def stream(self) -> ByteStream:
         """A reader of generated tokens."""

@@ -1,0 +1,126 @@
+"""`dsv4-lab eval`: a model on real text, in bits per byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dsv4.errors import Refusal
+from lab.cli import text
+from lab.cli.arms import ARMS, DEVICES, device_list, switches
+from lab.cli.evaluation_text import document, show
+from lab.cli.prompts import config_of
+from lab.cli.settings import current
+from lab.evaluation.evaluate import BY, Place, beside, evaluate
+from lab.evaluation.texts import packed, read_texts
+from lab.evaluation.windows import overlap_of
+from lab.recording import Recorder
+from lab.report.figures import reliability
+from lab.report.page import svg_file
+from lab.result import PASS
+from lab.spec_run import with_drafter
+from lab.tokenizer import open_tokenizer
+from oracle.laws import LAWS
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command("eval")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--text", "first", type=_FILE, multiple=True, metavar="FILE...",
+              help="The texts; more files may follow.")  # fmt: skip
+@click.argument("more", nargs=-1, type=_FILE, metavar="")
+@click.option("--context", type=click.IntRange(1), metavar="N",
+              help="Tokens of a window.  [default: the model's positions, up to 8192]")  # fmt: skip
+@click.option("--stride", type=click.IntRange(1), metavar="N",
+              help="How far windows lie apart.  [default: half a window]")  # fmt: skip
+@click.option("--limit", type=click.IntRange(1), metavar="BYTES",
+              help="Score the first bytes of each file only.")  # fmt: skip
+@click.option("--by", type=click.Choice(BY), default="prompt", show_default=True,
+              help="Compute rows in pieces of a prompt, or as decoding does.")  # fmt: skip
+@click.option("--against", multiple=True, metavar="NAME=VALUE",
+              help="Compare with an engine under this switch instead of --arm's.")  # fmt: skip
+@click.option("--law", type=click.Choice(list(LAWS)), help="Compare with the float64 model.")
+@click.option("--rounds", type=click.IntRange(0), default=256, show_default=True, metavar="N",
+              help="Rounds of the drafter behind prefixes of the texts; 0 for none.")  # fmt: skip
+@click.option("--every", type=click.IntRange(1), default=16, show_default=True, metavar="N",
+              help="Tokens between prefixes at least.")  # fmt: skip
+@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write the reliability picture of the confidence as SVG.")  # fmt: skip
+@click.option("--no-record", is_flag=True, help="Keep nothing in the record store.")
+@click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto")
+@DEVICES
+@ARMS
+def evaluate_texts(
+    folder: Path,
+    first: tuple[Path, ...],
+    more: tuple[Path, ...],
+    context: int | None,
+    stride: int | None,
+    limit: int | None,
+    by: str,
+    against: tuple[str, ...],
+    law: str | None,
+    rounds: int,
+    every: int,
+    picture: Path | None,
+    no_record: bool,
+    backend: str,
+    devices: str,
+    arms: tuple[str, ...],
+) -> None:
+    """Score texts with a model: bits per byte beside gzip and xz, and its drafter on the same text.
+
+    Every byte is scored once, in windows that overlap. --against and --law put a second model
+    beside the first one, on the same windows. The drafter plays a round behind each of --rounds
+    prefixes of the texts, judged by the trunk's greedy choices.
+
+    \b
+    Example:
+      dsv4-lab eval examples/v4-python --text a.py b.py --law smooth --limit 2000
+    """
+    if not first and not more:
+        raise click.UsageError("give the texts: --text FILE...")
+    if against and law is not None:
+        raise click.UsageError("--against and --law both name the second model; give one")
+    config = config_of(folder)
+    texts = read_texts([*first, *more], open_tokenizer(folder, config), limit)
+    overlap = overlap_of(config.usable_positions, context, stride, str(folder))
+    place = Place(backend, device_list(devices), by)
+    chosen = switches(arms)
+    drafting = with_drafter(folder, chosen) if rounds else chosen
+    other = switches(against, option="--against")
+    made = evaluate(
+        folder, texts, overlap, place, drafting, text.progress, rounds=rounds, every=every
+    )
+    if picture is not None and (made.drafting is None or made.drafting.calibration is None):
+        raise Refusal(
+            f"a reliability picture was asked for\n  no confidence was judged\n  in {folder}\n"
+            "  open a checkpoint with DSpark stages, with --rounds and a longer text"
+        )
+    second = None
+    if against or law is not None:
+        second = beside(
+            folder, texts, overlap, place, made.scored, text.progress, switches=other, law=law
+        )
+    recorder = Recorder(current().store, made.device, enabled=not no_record)
+    found = document(folder, texts, overlap, by, made, packed(texts), second, law, other)
+    backend_name = made.device.backend
+    recorder.add_document(
+        {
+            "kernel": "eval", "family": "model", "case": folder.name, "verdict": PASS,
+            "backend": backend_name, "outputs": [], **found,
+        }
+    )  # fmt: skip
+    recorder.finish(0)
+    if picture is not None and made.drafting is not None and made.drafting.calibration is not None:
+        bins = made.drafting.calibration.bins
+        drawn = reliability([(b.low, b.high, b.count, b.confidence, b.accepted) for b in bins])
+        picture.write_text(svg_file(drawn), encoding="utf-8")
+    if current().json:
+        text.emit_json("eval", **found, env=recorder.env, run=recorder.run_id)
+        return
+    show(found, recorder.run_id)
+    if picture is not None:
+        text.note(f"reliability picture in {picture}")
