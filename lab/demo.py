@@ -112,16 +112,12 @@ def run_demo(
     def played(made: SpecRound | None, tokens: Sequence[int]) -> None:
         if not tokens:
             return
-        accepted, dropped = tuple(tokens[1:]), ()
-        if made is not None:
-            dropped = made.drafts[made.accepted : max(0, made.rows - 1)]
-        rounds.append(DemoRound(tokens[0], accepted, dropped))
+        dropped = () if made is None else made.drafts[made.accepted : max(0, made.rows - 1)]
+        rounds.append(DemoRound(tokens[0], tuple(tokens[1:]), dropped))
         on_round(rounds[-1])
 
     again = Body(tokenizer.stream())
-    drafted = generate_spec(
-        engine, prompt, count, stop=stop, until=again.ended, on_round=played
-    )
+    drafted = generate_spec(engine, prompt, count, stop=stop, until=again.ended, on_round=played)
     where = first_difference(plain.tokens, drafted.tokens)
     return Demo(plain, drafted, tuple(rounds), where), body.lines
 

@@ -14,7 +14,6 @@ from dsv4.engine.state import DecodeState
 from dsv4.speculation.draws import draw_at
 from dsv4.speculation.sampling import SpecSampling
 
-
 Until = Callable[[Sequence[int]], bool]
 """Called with the tokens so far; True ends the text with the last of them."""
 OnRound = Callable[[SpecRound | None, Sequence[int]], None]
@@ -63,8 +62,9 @@ def generate(
 ) -> Generated:
     """Up to `count` tokens after a prompt, greedy or drawn by position.
 
-    A stop token ends it and is the last one, as is the one at which `until` says so. Errors: StateError for a prompt that does not fit with
-    its continuation, DrafterRefusal for a sampling that cannot be.
+    A stop token ends it and is the last one, as is the one at which `until` ends it.
+    Errors: StateError for a prompt that does not fit with its continuation, DrafterRefusal for a
+    sampling that cannot be.
     """
     engine.check_ids([*prompt, *[0] * (count - 1)], 0, f"{count} tokens after a prompt")
     state = engine.alloc_decode_state(rows=1) if state is None else state

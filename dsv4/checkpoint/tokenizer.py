@@ -22,6 +22,7 @@ from dsv4.checkpoint.rules import refuse
 DECLARATION: Final = "tokenizer_config.json"
 CLASS: Final = "bytes"
 BYTES: Final = 256
+_UNKNOWN: Final = "\ufffd"
 _SPECIALS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -52,7 +53,7 @@ class ByteTokenizer:
             if outside is not None:
                 raise refuse(
                     "text-bytes",
-                    f"byte 0x{content[outside]:02x} at place {outside}, of {self.vocab_size} tokens",
+                    f"byte 0x{content[outside]:02x} at place {outside}, {self.vocab_size} tokens",
                     self.where,
                     "leave such characters out, or give token ids",
                 )
@@ -64,17 +65,19 @@ class ByteTokenizer:
 
     def stream(self) -> ByteStream:
         """A reader of generated tokens."""
-        return ByteStream()
+        specials = (self.bos, self.eos, self.pad)
+        return ByteStream(frozenset(t for t in specials if t is not None))
 
 
 @dataclass(slots=True)
 class ByteStream:
-    """Tokens as they come, read as text.
+    """Tokens as they come, read as text. silent: special tokens, which show nothing.
 
     A character is shown when its last byte has come; bytes that are no UTF-8, and tokens that are
-    neither bytes nor declared special, become U+FFFD. Special tokens show nothing.
+    neither bytes nor special, become U+FFFD.
     """
 
+    silent: frozenset[int] = frozenset()
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
     )
@@ -83,7 +86,7 @@ class ByteStream:
         """The text that this token completes; often empty, never wrong afterwards."""
         if token < BYTES:
             return self._decoder.decode(bytes([token]))
-        return self.end()
+        return self.end() + ("" if token in self.silent else _UNKNOWN)
 
     def end(self) -> str:
         """What was begun and never completed, as U+FFFD."""

@@ -46,7 +46,7 @@ def chosen_prompt(
     if ids is not None:
         return list(whole_numbers(ids)), None
     tokenizer = open_tokenizer(folder, config_of(folder))
-    return tokenizer.encode(words if words is not None else file.read()), tokenizer
+    return tokenizer.encode(file.read() if file is not None else words or ""), tokenizer
 
 
 def config_of(folder: Path) -> ModelConfig:

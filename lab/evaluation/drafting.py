@@ -67,7 +67,7 @@ def forced_rounds(
         share = -(-(most - len(found)) // (len(pieces) - number))
         if share < 1:
             break
-        apart = max(every, -(-len(piece) // share))
+        apart = max(every, -(-len(piece) // (share + 1)))
         for made in _rounds(engine, piece, apart):
             found.append(made)
             done(1)

@@ -35,9 +35,7 @@ class Packed:
     joined_xz_bytes: int
 
 
-def read_texts(
-    paths: Sequence[Path], tokenizer: Tokenizer, limit_bytes: int | None
-) -> list[Text]:
+def read_texts(paths: Sequence[Path], tokenizer: Tokenizer, limit_bytes: int | None) -> list[Text]:
     """The files as texts, each cut to its first limit_bytes bytes.
 
     Errors: Refusal for an empty file, for a file that cannot be read, for bytes that are no tokens.
