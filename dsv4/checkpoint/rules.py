@@ -57,7 +57,7 @@ RULES: Final[Mapping[str, str]] = {
     "wrong-shape": "a tensor has its expected shape",
     # Tokenizer.
     "tokenizer-file": "tokenizer_config.json is a JSON object",
-    "special-tokens": "special tokens of a byte tokenizer are tokens behind the bytes, each its own",
+    "special-tokens": "special tokens are tokens of their own behind the bytes",
     "text-bytes": "text is characters, and their bytes are tokens",
     # Values.
     "e8m0-nan": "no scale byte is 0xFF",

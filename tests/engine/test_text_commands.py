@@ -84,6 +84,23 @@ def test_the_end_of_text_ends_it_and_so_does_a_given_token(
     assert made["tokens"] == free["tokens"][: free["tokens"].index(third) + 1]
 
 
+def test_gates_and_kernels_take_a_folder_of_bytes(
+    capsys: pytest.CaptureFixture[str], byte_folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "area.py"
+    file.write_text("def area(width, height):\n    return", encoding="utf-8")
+    on_text = ("--model", byte_folder, "--text", file, "--backend", "host")
+    code, out, _ = run(capsys, "gate", "rows", "rings", *on_text, "--tokens", 24)
+    assert code == 0 and out.endswith("2 gates, 0 failed\n")
+    code, _, err = run(capsys, "gate", "rows", *on_text, "--tokens", 40)
+    assert code == 2 and "it has 36" in err
+    code, out, _ = run(
+        capsys, "kernel-diff", "rms_norm", "markov_bias", "--weights", byte_folder, "--backend",
+        "host", "--no-record",
+    )  # fmt: skip
+    assert code == 0 and "weights:mtp.2.markov_head" in out and " 0 fail" in out
+
+
 def test_a_folder_without_a_tokenizer_is_refused_with_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
