@@ -41,7 +41,7 @@ def byte_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     It speaks a simple language, of which the drafter knows four words in five.
     """
     folder = tmp_path_factory.mktemp("made") / "bytes"
-    plan = plan_mint("tiny", "0731", seed=1, agreeing=0.8)
+    plan = plan_mint("tiny", "0731", seed=1, layers=3, agreeing=0.8)
     write_checkpoint(plan, folder, device=HostDevice())
     declared = {"tokenizer_class": "bytes", "bos_token_id": 256, "eos_token_id": 257}
     (folder / "tokenizer_config.json").write_text(json.dumps(declared), encoding="utf-8")

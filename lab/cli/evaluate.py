@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from dsv4.errors import Refusal
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
 from lab.cli.evaluation_text import document, show
+from lab.cli.exit_codes import ExitCode
 from lab.cli.prompts import config_of
 from lab.cli.settings import current
 from lab.evaluation.evaluate import BY, Place, beside, evaluate
@@ -18,7 +20,7 @@ from lab.evaluation.windows import overlap_of
 from lab.recording import Recorder
 from lab.report.figures import reliability
 from lab.report.page import svg_file
-from lab.result import PASS
+from lab.result import FAIL, PASS
 from lab.spec_run import with_drafter
 from lab.tokenizer import open_tokenizer
 from oracle.laws import LAWS
@@ -46,6 +48,10 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
               help="Rounds of the drafter behind prefixes of the texts; 0 for none.")  # fmt: skip
 @click.option("--every", type=click.IntRange(1), default=16, show_default=True, metavar="N",
               help="Tokens between prefixes at least.")  # fmt: skip
+@click.option("--prompts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+              help="Write behind so many prompts, with drafts and without.")  # fmt: skip
+@click.option("--length", type=click.IntRange(1), default=64, show_default=True, metavar="N",
+              help="Tokens behind each prompt at most.")  # fmt: skip
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write the reliability picture of the confidence as SVG.")  # fmt: skip
 @click.option("--no-record", is_flag=True, help="Keep nothing in the record store.")
@@ -64,6 +70,8 @@ def evaluate_texts(
     law: str | None,
     rounds: int,
     every: int,
+    prompts: int,
+    length: int,
     picture: Path | None,
     no_record: bool,
     backend: str,
@@ -74,7 +82,8 @@ def evaluate_texts(
 
     Every byte is scored once, in windows that overlap. --against and --law put a second model
     beside the first one, on the same windows. The drafter plays a round behind each of --rounds
-    prefixes of the texts, judged by the trunk's greedy choices.
+    prefixes of the texts, judged by the trunk's greedy choices. Leaves with 1 when a text that is
+    written with drafts (--prompts) differs.
 
     \b
     Example:
@@ -85,15 +94,23 @@ def evaluate_texts(
     if against and law is not None:
         raise click.UsageError("--against and --law both name the second model; give one")
     config = config_of(folder)
-    texts = read_texts([*first, *more], open_tokenizer(folder, config), limit)
+    tokenizer = open_tokenizer(folder, config)
+    texts = read_texts([*first, *more], tokenizer, limit)
     overlap = overlap_of(config.usable_positions, context, stride, str(folder))
     place = Place(backend, device_list(devices), by)
     chosen = switches(arms)
-    drafting = with_drafter(folder, chosen) if rounds else chosen
+    drafting = with_drafter(folder, chosen) if rounds or prompts else chosen
     other = switches(against, option="--against")
+    if prompts and length >= overlap.context:
+        raise Refusal(
+            f"{length} tokens behind prompts were asked for\n"
+            f"  a window has {overlap.context}, prompt and continuation together\n  in {folder}\n"
+            "  give a smaller --length or a larger --context"
+        )
     made = evaluate(
-        folder, texts, overlap, place, drafting, text.progress, rounds=rounds, every=every
-    )
+        folder, texts, overlap, place, drafting, text.progress, rounds=rounds, every=every,
+        prompts=prompts, length=length, stop=() if tokenizer.eos is None else (tokenizer.eos,),
+    )  # fmt: skip
     if picture is not None and (made.drafting is None or made.drafting.calibration is None):
         raise Refusal(
             f"a reliability picture was asked for\n  no confidence was judged\n  in {folder}\n"
@@ -107,20 +124,24 @@ def evaluate_texts(
     recorder = Recorder(current().store, made.device, enabled=not no_record)
     found = document(folder, texts, overlap, by, made, packed(texts), second, law, other)
     backend_name = made.device.backend
+    same = made.written is None or not made.written.differing
+    code = ExitCode.OK if same else ExitCode.CONTRACT
     recorder.add_document(
         {
-            "kernel": "eval", "family": "model", "case": folder.name, "verdict": PASS,
+            "kernel": "eval", "family": "model", "case": folder.name,
+            "verdict": PASS if same else FAIL,
             "backend": backend_name, "outputs": [], **found,
         }
     )  # fmt: skip
-    recorder.finish(0)
+    recorder.finish(code)
     if picture is not None and made.drafting is not None and made.drafting.calibration is not None:
         bins = made.drafting.calibration.bins
         drawn = reliability([(b.low, b.high, b.count, b.confidence, b.accepted) for b in bins])
         picture.write_text(svg_file(drawn), encoding="utf-8")
     if current().json:
         text.emit_json("eval", **found, env=recorder.env, run=recorder.run_id)
-        return
-    show(found, recorder.run_id)
+    else:
+        show(found, recorder.run_id)
     if picture is not None:
         text.note(f"reliability picture in {picture}")
+    sys.exit(code)

@@ -10,6 +10,7 @@ from typing import Any
 from lab.cli import text
 from lab.evaluation.drafting import Acceptance
 from lab.evaluation.evaluate import Drafting, Evaluation
+from lab.evaluation.free import FreeRuns
 from lab.evaluation.scoring import Agreement, total_bits
 from lab.evaluation.texts import Packed, Text, gzip_size, xz_size
 from lab.evaluation.windows import Overlap
@@ -64,6 +65,7 @@ def document(
         "device": made.device.name,
         "against": None if second is None else _second(second, law, switches),
         "drafter": None if made.drafting is None else _drafter(made.drafting),
+        "written": None if made.written is None else _written(made.written),
     }
 
 
@@ -85,6 +87,15 @@ def _drafter(made: Drafting) -> dict[str, Any]:
         "window_off": _acceptance(made.whole),
         "window_slot": {"tau": made.tau, **_acceptance(made.windowed)},
         "calibration": None if made.calibration is None else asdict(made.calibration),
+    }
+
+
+def _written(made: FreeRuns) -> dict[str, Any]:
+    return {
+        **asdict(made),
+        "tokens_per_round": made.tokens_per_round,
+        "plain_tokens_per_s": made.plain_tokens_per_s,
+        "drafted_tokens_per_s": made.drafted_tokens_per_s,
     }
 
 
@@ -116,6 +127,8 @@ def show(found: Mapping[str, Any], record: int | None) -> None:
         _show_second(found["against"])
     if found["drafter"] is not None:
         _show_drafter(found["drafter"])
+    if found["written"] is not None:
+        _show_written(found["written"])
     if record is not None:
         text.note(f"record {record:04d}")
 
@@ -156,4 +169,21 @@ def _show_drafter(drafter: Mapping[str, Any]) -> None:
     text.say(
         f"expected calibration error {told['error']:.4f} over {told['count']} judged drafts;"
         f" {told['confidence']:.3f} confident, {told['accepted']:.3f} accepted in the mean"
+    )
+
+
+def _show_written(made: Mapping[str, Any]) -> None:
+    word = text.verdict("FAIL" if made["differing"] else "SAME")
+    where = ""
+    if made["first"] is not None:
+        prompt, place = made["first"]
+        where = f", {made['differing']} of them differ, first prompt {prompt} at token {place}"
+    places = " ".join(f"{a}/{n}" for a, n in made["places"])
+    text.say(
+        f"\n{word}  {made['tokens']} tokens behind {made['prompts']} prompts{where};"
+        f" {made['tokens_per_round']:.2f} a round, accepted by place {places or '-'}"
+    )
+    text.say(
+        f"      {made['plain_tokens_per_s']:.3g} tokens/s of plain steps,"
+        f" {made['drafted_tokens_per_s']:.3g} with drafts, by medians"
     )

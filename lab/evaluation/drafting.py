@@ -13,12 +13,11 @@ from itertools import takewhile
 
 import numpy as np
 
-from dsv4.engine.drafting import Drafter, own_drafter
+from dsv4.engine.drafting import Drafter
 from dsv4.engine.engine import Engine
-from dsv4.engine.state import DecodeState
-from dsv4.engine.verify import VerifyState
 from dsv4.speculation.accept import accept_prefix
 from dsv4.speculation.window import slot_window
+from lab.evaluation.sequences import Sequences, sequences_of
 from lab.evaluation.texts import Text
 
 
@@ -62,13 +61,13 @@ def forced_rounds(
     without a drafter, or off the device path.
     """
     found: list[ForcedRound] = []
-    pieces = _pieces(texts, context, every)
+    pieces, on = _pieces(texts, context, every), sequences_of(engine)
     for number, piece in enumerate(pieces):
         share = -(-(most - len(found)) // (len(pieces) - number))
         if share < 1:
             break
         apart = max(every, -(-len(piece) // (share + 1)))
-        for made in _rounds(engine, piece, apart):
+        for made in _rounds(on, piece, apart):
             found.append(made)
             done(1)
     return found
@@ -84,17 +83,19 @@ def _pieces(texts: Sequence[Text], context: int, every: int) -> list[tuple[int, 
     return [piece for piece in cut if len(piece) > every + 1]
 
 
-def _rounds(engine: Engine, ids: Sequence[int], every: int) -> Iterator[ForcedRound]:
-    state, drafter = engine.alloc_decode_state(rows=1), own_drafter(engine)
-    rounds = engine.alloc_verify_state()
+def _rounds(on: Sequences, ids: Sequence[int], every: int) -> Iterator[ForcedRound]:
+    engine, state, drafter = on.engine, on.state, on.begin()
     drafter.prime(ids[:every], state)
     for prefix in range(every, len(ids), every):
-        _walk(engine, drafter, state, rounds, ids[state.pos : prefix])
+        _walk(on, drafter, ids[state.pos : prefix])
         if prefix + drafter.block + 1 > engine.max_seq:
             return
         drafts = drafter.propose(ids[prefix], prefix - 1)
         asked = (ids[prefix], *drafts.tokens)
-        out = engine.verify_batch(asked, state, rounds, drafter.taps)
+        out = engine.verify_batch(asked, state, on.rounds, drafter.taps)
+        kept = _common(asked, ids[prefix : prefix + every])
+        engine.commit_verify(state, on.rounds, kept)
+        drafter.accept(asked[:kept], prefix)
         scores = drafts.confidence
         yield ForcedRound(
             prefix,
@@ -102,9 +103,6 @@ def _rounds(engine: Engine, ids: Sequence[int], every: int) -> Iterator[ForcedRo
             accept_prefix(asked, [int(t) for t in out.argmax]),
             None if scores is None else tuple(float(c) for c in scores),
         )
-        kept = _common(asked, ids[prefix : prefix + every])
-        engine.commit_verify(state, rounds, kept)
-        drafter.accept(asked[:kept], prefix)
 
 
 def _common(asked: Sequence[int], following: Sequence[int]) -> int:
@@ -113,18 +111,12 @@ def _common(asked: Sequence[int], following: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _walk(
-    engine: Engine,
-    drafter: Drafter,
-    state: DecodeState,
-    rounds: VerifyState,
-    ids: Sequence[int],
-) -> None:
+def _walk(on: Sequences, drafter: Drafter, ids: Sequence[int]) -> None:
     """Take over tokens of the text, as if rounds had accepted them."""
-    for first in range(0, len(ids), rounds.tmax):
-        piece, begin = ids[first : first + rounds.tmax], state.pos
-        engine.verify_batch(piece, state, rounds, drafter.taps)
-        engine.commit_verify(state, rounds, len(piece))
+    for first in range(0, len(ids), on.rounds.tmax):
+        piece, begin = ids[first : first + on.rounds.tmax], on.state.pos
+        on.engine.verify_batch(piece, on.state, on.rounds, drafter.taps)
+        on.engine.commit_verify(on.state, on.rounds, len(piece))
         drafter.accept(piece, begin)
 
 

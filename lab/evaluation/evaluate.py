@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from lab.debug.subjects import open_model
 from lab.engine_steps import open_engine
 from lab.evaluation.calibration import Calibration, calibration
 from lab.evaluation.drafting import Acceptance, acceptance, forced_rounds
+from lab.evaluation.free import FreeRuns, free_runs
 from lab.evaluation.scoring import (
     Agreement,
     Scored,
@@ -65,10 +66,14 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What an engine says about every text, and its drafter; arms and device as it ran."""
+    """What an engine says about every text, its drafter on them, and what it writes behind prompts.
+
+    arms, device: as it ran.
+    """
 
     scored: tuple[Scored, ...]
     drafting: Drafting | None
+    written: FreeRuns | None
     arms: Mapping[str, Any]
     device: Any
 
@@ -83,18 +88,27 @@ def evaluate(
     *,
     rounds: int = 0,
     every: int = 16,
+    prompts: int = 0,
+    length: int = 64,
+    stop: Collection[int] = (),
 ) -> Evaluation:
-    """An engine under these switches on the texts. rounds: of its drafter, where it has one.
+    """An engine under these switches on the texts. rounds, prompts: of its drafter, if it has one.
 
     Errors: as `Engine.load`.
     """
     room = overlap.context
     engine = open_engine(folder, place.devices, place.backend, room, switches)
     scored = score_all(engine_speaker(engine, place.by), texts, overlap, progress)
-    drafting = None
-    if rounds and (engine.dspark is not None or engine.mtp is not None):
+    drafts, drafting, written = engine.dspark is not None or engine.mtp is not None, None, None
+    if rounds and drafts:
         drafting = _drafting(engine, texts, overlap.context, rounds, every, progress)
-    return Evaluation(scored, drafting, engine.arms.to_json(), engine.last.device)
+    if prompts and drafts:
+        with progress("write", prompts) as bar:
+            written = free_runs(
+                engine, texts, overlap.context, prompts=prompts, length=length, stop=stop,
+                done=bar.update,
+            )  # fmt: skip
+    return Evaluation(scored, drafting, written, engine.arms.to_json(), engine.last.device)
 
 
 def beside(

@@ -30,7 +30,7 @@ def demo(*words: Any, color: bool = False, env: dict[str, str] | None = None) ->
 def test_both_texts_are_shown_to_be_one(byte_folder: Path) -> None:
     done = demo(byte_folder, "-n", 10, "--text", HEADER)
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith(f"{byte_folder}: 5 layers, 8 experts, on host")
+    assert done.stdout.startswith(f"{byte_folder}: 3 layers, 8 experts, on host")
     assert "without drafts\ndef f(x):\n" in done.stdout and "10 tokens in" in done.stdout
     assert "tokens a round" in done.stdout and "accepted by place" in done.stdout
     assert done.stdout.splitlines()[-1] == "SAME  both texts, all 10 tokens"

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dsv4.engine import speculate as loop_module
 from lab.cli.main import main
 from tests.goldens import golden_folder
 
@@ -99,9 +100,32 @@ def test_eval_needs_no_drafter(
     assert found["by"] == "steps" and found["arms"]["drafter"] == "off"
 
 
+def test_texts_written_with_drafts_are_those_without_or_it_leaves_with_1(
+    capsys: pytest.CaptureFixture[str],
+    byte_folder: Path,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = (
+        "eval", byte_folder, "--text", text, "--limit", 30, "--rounds", 0, "--prompts", 2,
+        "--length", 8, "--context", 24, "--backend", "host", "--no-record", "--json",
+    )  # fmt: skip
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    written = json.loads(out)["written"]
+    assert written["prompts"] == 2 and written["differing"] == 0 and written["first"] is None
+    assert written["tokens_per_round"] == written["tokens"] / written["rounds"] > 1
+    assert written["plain_tokens_per_s"] == pytest.approx(1 / written["step_s"])
+    monkeypatch.setattr(loop_module, "accept_prefix", lambda asked, _: len(asked) - 1)
+    code, out, _ = run(capsys, *words)
+    written = json.loads(out)["written"]
+    assert code == 1 and written["differing"] >= 1 and written["first"] is not None
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--text", "TEXT", "--prompts", "1", "--context", "40"), "--length"),
         ((), "give the texts"),
         (("--text", "no-such-file"), "no-such-file"),
         (("--text", "TEXT", "--against", "a=b", "--law", "smooth"), "give one"),

@@ -20,6 +20,7 @@ from dsv4.speculation.accept import accept_prefix
 from lab.debug.subjects import open_model
 from lab.evaluation.calibration import calibration
 from lab.evaluation.drafting import ForcedRound, acceptance, forced_rounds
+from lab.evaluation.free import prompts_of
 from lab.evaluation.scoring import (
     SeeRows,
     agreement,
@@ -146,6 +147,14 @@ def test_rounds_are_spread_over_texts_and_contexts(byte_folder: Path) -> None:
     assert [r.prefix for r in made] == [10, 20, 8, 16, 10, 20]
     assert forced_rounds(engine, texts[1:], 30, every=4, most=6)[0].prefix == 5
     assert forced_rounds(engine, [text_of([256, 97])], 30, every=4, most=6) == []
+
+
+def test_prompts_end_at_even_distances_and_hold_what_fits() -> None:
+    texts = [text_of(range(10)), text_of(range(20, 40))]
+    assert [p[-1] for p in prompts_of(texts, 100, 3)] == [9, 29, 39]
+    assert list(prompts_of(texts, 4, 3))[1] == (26, 27, 28, 29)
+    assert [len(p) for p in prompts_of(texts, 100, 2)] == [5, 20]
+    assert len(list(prompts_of([text_of(range(3))], 9, 50))) == 3
 
 
 def rounds_by_hand() -> list[ForcedRound]:
