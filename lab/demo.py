@@ -15,10 +15,7 @@ from lab.spec_run import first_difference
 from lab.tokenizer import Reader, Tokenizer
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "v4-python"
-PROMPT: Final = (
-    "def read_lines(path, encoding='utf-8'):\n"
-    '    """Return a list of the lines of a text file."""\n'
-)
+PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text file."""\n'
 """A function that wants its body."""
 
 

@@ -7,18 +7,23 @@ from pathlib import Path
 
 import click
 
+from dsv4.engine.source import open_source
+from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
+from dsv4.runtime.device import open_device
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
 from lab.cli.evaluation_text import document, show
 from lab.cli.exit_codes import ExitCode
 from lab.cli.prompts import config_of
 from lab.cli.settings import current
+from lab.evaluation.calibration import Calibration
 from lab.evaluation.evaluate import BY, Place, beside, evaluate
 from lab.evaluation.texts import packed, read_texts
 from lab.evaluation.windows import overlap_of
+from lab.minted import model_of
 from lab.recording import Recorder
-from lab.report.figures import reliability
+from lab.report.figures import figure, reliability
 from lab.report.page import svg_file
 from lab.result import FAIL, PASS
 from lab.spec_run import with_drafter
@@ -107,41 +112,58 @@ def evaluate_texts(
             f"  a window has {overlap.context}, prompt and continuation together\n  in {folder}\n"
             "  give a smaller --length or a larger --context"
         )
+    if picture is not None:
+        _require_picture(picture, folder, rounds)
+    # What cannot be is refused before the first model has taken its time.
+    resolve_arms(**other)
+    device = open_device(backend, index=place.devices[0])
+    recorder = Recorder(current().store, device, enabled=not no_record)
     made = evaluate(
         folder, texts, overlap, place, drafting, text.progress, rounds=rounds, every=every,
         prompts=prompts, length=length, stop=() if tokenizer.eos is None else (tokenizer.eos,),
     )  # fmt: skip
-    if picture is not None and (made.drafting is None or made.drafting.calibration is None):
-        raise Refusal(
-            f"a reliability picture was asked for\n  no confidence was judged\n  in {folder}\n"
-            "  open a checkpoint with DSpark stages, with --rounds and a longer text"
-        )
     second = None
     if against or law is not None:
         second = beside(
             folder, texts, overlap, place, made.scored, text.progress, switches=other, law=law
         )
-    recorder = Recorder(current().store, made.device, enabled=not no_record)
     found = document(folder, texts, overlap, by, made, packed(texts), second, law, other)
-    backend_name = made.device.backend
     same = made.written is None or not made.written.differing
     code = ExitCode.OK if same else ExitCode.CONTRACT
-    recorder.add_document(
-        {
-            "kernel": "eval", "family": "model", "case": folder.name,
-            "verdict": PASS if same else FAIL,
-            "backend": backend_name, "outputs": [], **found,
-        }
-    )  # fmt: skip
+    kept = {"kernel": "eval", "family": "model", "case": folder.name, "outputs": [], **found}
+    verdict = PASS if same else FAIL
+    recorder.add_document({**kept, "verdict": verdict, "backend": device.backend})
     recorder.finish(code)
-    if picture is not None and made.drafting is not None and made.drafting.calibration is not None:
-        bins = made.drafting.calibration.bins
-        drawn = reliability([(b.low, b.high, b.count, b.confidence, b.accepted) for b in bins])
-        picture.write_text(svg_file(drawn), encoding="utf-8")
     if current().json:
         text.emit_json("eval", **found, env=recorder.env, run=recorder.run_id)
     else:
         show(found, recorder.run_id)
     if picture is not None:
-        text.note(f"reliability picture in {picture}")
+        _draw(picture, None if made.drafting is None else made.drafting.calibration)
     sys.exit(code)
+
+
+def _require_picture(picture: Path, folder: Path, rounds: int) -> None:
+    """Nothing, if there will be something to draw, and a place for it. Errors: Refusal."""
+    lineage = open_source(model_of(folder)).census.layout.lineage
+    if lineage != "dspark" or not rounds:
+        raise Refusal(
+            f"a reliability picture was asked for\n  with {rounds} rounds of the drafter"
+            f" {lineage!r} no confidence is judged\n  in {folder}\n"
+            "  open a checkpoint with DSpark stages, and play some --rounds"
+        )
+    if not picture.absolute().parent.is_dir():
+        raise Refusal(
+            f"a reliability picture was to be written\n  its folder is not there\n  at {picture}\n"
+            "  make the folder, or name another file"
+        )
+    figure()
+
+
+def _draw(picture: Path, told: Calibration | None) -> None:
+    if told is None:
+        text.warn(f"no draft was judged, so there is no {picture}\n  give a longer text")
+        return
+    drawn = reliability([(b.low, b.high, b.count, b.confidence, b.accepted) for b in told.bins])
+    picture.write_text(svg_file(drawn), encoding="utf-8")
+    text.note(f"reliability picture in {picture}")

@@ -26,7 +26,7 @@ from lab.spec_run import with_drafter
 @click.option("--spec", "speculative", is_flag=True, help="Draft with the model's own drafter.")
 @sampling_options
 @click.option("--stop", metavar="LIST", default="",
-              help="Token ids that end it; the tokenizer's end of text always does.")  # fmt: skip
+              help="Token ids that end it; text also ends with its own end token.")  # fmt: skip
 @click.option("--max-seq", type=click.IntRange(1), metavar="N",
               help="Make room for this many positions.  [default: prompt and N]")  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto")

@@ -92,14 +92,15 @@ def evaluate(
     length: int = 64,
     stop: Collection[int] = (),
 ) -> Evaluation:
-    """An engine under these switches on the texts. rounds, prompts: of its drafter, if it has one.
+    """An engine under these switches on the texts.
 
-    Errors: as `Engine.load`.
+    rounds, prompts: of its drafter, if it has one and is on the device path. Errors: as `Engine.load`.
     """
     room = overlap.context
     engine = open_engine(folder, place.devices, place.backend, room, switches)
     scored = score_all(engine_speaker(engine, place.by), texts, overlap, progress)
-    drafts, drafting, written = engine.dspark is not None or engine.mtp is not None, None, None
+    held = engine.dspark is not None or engine.mtp is not None
+    drafts, drafting, written = held and engine.arms.decode_path.on_device, None, None
     if rounds and drafts:
         drafting = _drafting(engine, texts, overlap.context, rounds, every, progress)
     if prompts and drafts:

@@ -250,7 +250,7 @@ def reliability(bins: Sequence[tuple[float, float, int, float, float]]) -> str:
     axes.plot([b[3] for b in used], [b[4] for b in used], color=_TWO, linewidth=0, marker="o",
               markersize=4, label="at its mean confidence")  # fmt: skip
     for low, high, count, _, share in used:
-        axes.annotate(str(count), ((low + high) / 2, share), (0, 2), textcoords="offset points",
+        axes.annotate(str(count), ((low + high) / 2, share), (0, 5), textcoords="offset points",
                       ha="center", fontsize=_SMALL - 2)  # fmt: skip
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.08)

@@ -98,6 +98,13 @@ def test_eval_needs_no_drafter(
     found = json.loads(out)
     assert code == 0 and found["drafter"] is None and found["run"] is None
     assert found["by"] == "steps" and found["arms"]["drafter"] == "off"
+    code, out, _ = run(
+        capsys, "eval", byte_folder, "--text", text, "--limit", 12, "--arm", "decode_path=legacy",
+        "--backend", "host", "--no-record", "--json",
+    )  # fmt: skip
+    legacy = json.loads(out)
+    assert code == 0 and legacy["drafter"] is None
+    assert legacy["bits_per_byte"] == pytest.approx(found["bits_per_byte"], abs=0.05)
 
 
 def test_texts_written_with_drafts_are_those_without_or_it_leaves_with_1(
@@ -158,6 +165,17 @@ def test_eval_refuses_with_what_to_do(
         "--no-record",
     )  # fmt: skip
     assert code == 2 and says in err and not out
+    assert not (tmp_path / "p.svg").exists()
+
+
+def test_without_a_judged_draft_there_is_no_picture_but_the_scores(
+    capsys: pytest.CaptureFixture[str], byte_folder: Path, text: Path, tmp_path: Path
+) -> None:
+    code, out, err = run(
+        capsys, "eval", byte_folder, "--text", text, "--limit", 4, "--picture",
+        tmp_path / "p.svg", "--backend", "host", "--no-record",
+    )  # fmt: skip
+    assert code == 0 and "bits/byte" in out and "no draft was judged" in err
     assert not (tmp_path / "p.svg").exists()
 
 
