@@ -13,7 +13,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from dsv4.engine.drafting import Drafter
+from dsv4.engine.drafting import Drafter, NextnDrafter
 from dsv4.engine.engine import Engine
 from dsv4.speculation.accept import accept_prefix
 from dsv4.speculation.window import slot_window
@@ -115,6 +115,9 @@ def _walk(on: Sequences, drafter: Drafter, ids: Sequence[int]) -> None:
     """Take over tokens of the text, as if rounds had accepted them."""
     for first in range(0, len(ids), on.rounds.tmax):
         piece, begin = ids[first : first + on.rounds.tmax], on.state.pos
+        if isinstance(drafter, NextnDrafter):
+            # Its block sees a position only once the next token is known, which a draft tells it.
+            drafter.propose(piece[0], begin - 1)
         on.engine.verify_batch(piece, on.state, on.rounds, drafter.taps)
         on.engine.commit_verify(on.state, on.rounds, len(piece))
         drafter.accept(piece, begin)

@@ -94,7 +94,8 @@ def evaluate(
 ) -> Evaluation:
     """An engine under these switches on the texts.
 
-    rounds, prompts: of its drafter, if it has one and is on the device path. Errors: as `Engine.load`.
+    rounds, prompts: of its drafter, if it has one and is on the device path.
+    Errors: as `Engine.load`.
     """
     room = overlap.context
     engine = open_engine(folder, place.devices, place.backend, room, switches)

@@ -20,7 +20,7 @@ from dsv4.speculation.accept import accept_prefix
 from lab.debug.subjects import open_model
 from lab.evaluation.calibration import calibration
 from lab.evaluation.drafting import ForcedRound, acceptance, forced_rounds
-from lab.evaluation.free import prompts_of
+from lab.evaluation.free import free_runs, prompts_of
 from lab.evaluation.scoring import (
     SeeRows,
     agreement,
@@ -33,6 +33,7 @@ from lab.evaluation.texts import Text, gzip_size, packed, read_texts, xz_size
 from lab.evaluation.windows import Overlap, overlap_of
 from lab.generation import generate
 from lab.tokenizer import open_tokenizer
+from tests.engine.speculation import speaking_engine
 
 WORDS = b"def area(width, height):\n    return width * height\n"
 
@@ -137,6 +138,20 @@ def test_a_forced_round_is_judged_by_what_plain_decoding_would_write(byte_folder
         plain = generate(engine, prefix, len(found.drafts)).tokens
         assert found.accepted == accept_prefix([prefix[-1], *found.drafts], [*plain, -1])
     assert {r.accepted for r in made} != {0} and made[0].confidence is not None
+
+
+@pytest.mark.parametrize(("layout", "block"), [("0731", 3), ("nextn", 1)])
+def test_a_drafter_that_knows_the_language_is_always_right(layout: str, block: int) -> None:
+    engine = speaking_engine(layout, 1.0)
+    made = forced_rounds(engine, [text_of(WORDS[:30])] * 2, 30, every=10, most=4)
+    assert [(r.prefix, r.accepted, len(r.drafts)) for r in made] == [
+        (10, block, block), (20, block, block),
+    ] * 2  # fmt: skip
+    assert acceptance(made).tokens_per_round == 1 + block
+    assert (calibration(made) is None) == (layout == "nextn")
+    written = free_runs(engine, [text_of(WORDS[:30])], 30, prompts=2, length=7)
+    assert (written.prompts, written.tokens, written.differing) == (2, 14, 0)
+    assert all(accepted == judged for accepted, judged in written.places)
 
 
 def test_rounds_are_spread_over_texts_and_contexts(byte_folder: Path) -> None:
