@@ -16,7 +16,7 @@ DEV := .venv/.installed-dev
 COMPILE := .venv/.installed-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup diff check test compile gpu bench report format clean
+.PHONY: help setup diff demo check test compile gpu bench report format clean
 
 help:  ## print these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ setup: $(CORE) $(DEV)  ## make .venv with everything that development needs
 
 diff: $(CORE)  ## the main job: every kernel against its oracle, on the backend that is there
 	$(BIN)/dsv4-lab kernel-diff $(ARGS)
+
+demo: $(CORE)  ## a small trained model writes a function body, with and without its drafter
+	$(BIN)/dsv4-lab demo $(ARGS)
 
 check: $(CORE) $(DEV)  ## format, lint, types, architecture; changes nothing
 	$(BIN)/ruff format --check .

@@ -25,6 +25,7 @@ from lab.minted import model_of
 from lab.mutations import mutated
 from lab.recorded import read_recorded
 from lab.stored import RECORDED
+from lab.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,26 @@ class Outcome:
 
 
 def bench_of(
-    folder: Path, *, backend: str, switches: Mapping[str, str | None], count: int = 33
+    folder: Path,
+    *,
+    backend: str,
+    switches: Mapping[str, str | None],
+    count: int = 33,
+    words: bytes | None = None,
 ) -> Bench:
-    """The model of a folder with recorded ids where there are some. Errors: Refusal."""
-    if (folder / RECORDED).is_file():
+    """The model of a folder with the tokens of a text, or with recorded ids where there are some.
+
+    Errors: Refusal, also for a text of fewer tokens.
+    """
+    if words is not None:
+        tokens = open_tokenizer(folder, config_of(open_source(model_of(folder)))).encode(words)
+        if len(tokens) < count:
+            raise Refusal(
+                f"gates were to run {count} tokens of a text\n  it has {len(tokens)}\n"
+                f"  in the words of {folder}\n  give a longer text, or fewer --tokens"
+            )
+        ids = np.asarray(tokens[:count])
+    elif (folder / RECORDED).is_file():
         ids = read_recorded(folder).ids[:count]
     else:
         vocabulary = config_of(open_source(model_of(folder))).vocab_size

@@ -5,25 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dsv4.engine.engine import Engine
 from dsv4.engine.interleave import generate_together
-from dsv4.engine.speculate import SpecRun, speculate
+from dsv4.engine.speculate import SpecRound, SpecRun, open_loop, play_round
 from dsv4.engine.state import DecodeState
-from dsv4.errors import Refusal
 from dsv4.speculation.draws import draw_at
 from dsv4.speculation.sampling import SpecSampling
 
-TOKENIZER = "tokenizer.json"
+Until = Callable[[Sequence[int]], bool]
+"""Called with the tokens so far; True ends the text with the last of them."""
+OnRound = Callable[[SpecRound | None, Sequence[int]], None]
+"""Called after every round with it and what it emitted, without what `until` cut off; without a
+round for a last token that needed none."""
+
+
+def never(tokens: Sequence[int]) -> bool:
+    """The rule that ends nothing."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """tokens: what came after the prompt. stopped: whether a stop token ended it.
+    """tokens: what came after the prompt. stopped: whether a stop token or a rule ended it.
 
     run: the rounds of a speculative one. step_s: the median step of a plain one, which forgets the
     steps that bind and record; 0 without steps.
@@ -53,11 +59,13 @@ def generate(
     sampling: SpecSampling | None = None,
     state: DecodeState | None = None,
     on_token: Callable[[int], None] = lambda token: None,
+    until: Until = never,
 ) -> Generated:
     """Up to `count` tokens after a prompt, greedy or drawn by position.
 
-    A stop token ends it and is the last one. Errors: StateError for a prompt that does not fit with
-    its continuation, DrafterRefusal for a sampling that cannot be.
+    A stop token ends it and is the last one, as is the one at which `until` ends it.
+    Errors: StateError for a prompt that does not fit with its continuation, DrafterRefusal for a
+    sampling that cannot be.
     """
     engine.check_ids([*prompt, *[0] * (count - 1)], 0, f"{count} tokens after a prompt")
     state = engine.alloc_decode_state(rows=1) if state is None else state
@@ -71,7 +79,8 @@ def generate(
     middle = time.perf_counter()
     on_token(tokens[-1])
     steps: list[float] = []
-    while len(tokens) < count and tokens[-1] not in stop:
+    ended = until(tokens)
+    while len(tokens) < count and tokens[-1] not in stop and not ended:
         began = time.perf_counter()
         if sampling is None:
             tokens.append(engine.decode_step_greedy(tokens[-1], state))
@@ -79,8 +88,9 @@ def generate(
             tokens.append(choose(engine.decode_step(tokens[-1], state)))
         steps.append(time.perf_counter() - began)
         on_token(tokens[-1])
+        ended = until(tokens)
     end = time.perf_counter()
-    stopped = tokens[-1] in stop
+    stopped = ended or tokens[-1] in stop
     return Generated(
         tuple(prompt), tuple(tokens), stopped, middle - begin, end - middle,
         step_s=float(np.median(steps)) if steps else 0.0,
@@ -97,21 +107,29 @@ def generate_spec(
     depth_cap: int | None = None,
     state: DecodeState | None = None,
     on_token: Callable[[int], None] = lambda token: None,
+    on_round: OnRound = lambda made, tokens: None,
+    until: Until = never,
 ) -> Generated:
     """The tokens of `generate`, by rounds of the model's own drafter. Errors: as there."""
-
-    def show(tokens: Sequence[int]) -> bool:
-        for token in tokens:
-            on_token(token)
-        return False
-
+    kept: list[int] = []
     begin = time.perf_counter()
-    run = speculate(
+    loop = open_loop(
         engine, prompt, count, state=state, depth_cap=depth_cap or engine.arms.spec_depth,
-        sampling=sampling, stop=stop, on_commit=show,
+        sampling=sampling, stop=stop,
     )  # fmt: skip
+    run, ended = loop.run, False
+    while not loop.done and not ended:
+        first, rounds = len(kept), len(run.rounds)
+        play_round(loop)
+        for token in run.tokens[first:]:
+            kept.append(token)
+            on_token(token)
+            if ended := until(kept):
+                break
+        on_round(run.rounds[-1] if len(run.rounds) > rounds else None, kept[first:])
     spent = time.perf_counter() - begin - run.prime_s
-    return Generated(tuple(prompt), tuple(run.tokens), run.stopped, run.prime_s, spent, run)
+    stopped = ended or run.stopped
+    return Generated(tuple(prompt), tuple(kept), stopped, run.prime_s, spent, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,24 +158,3 @@ def generate_streams(
         depth_cap=engine.arms.spec_depth if speculative else None,
     )  # fmt: skip
     return Streams(tuple(map(tuple, made.tokens)), time.perf_counter() - begin)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer beside a checkpoint.
-
-    Errors: Refusal when it, or the extra `text`, is missing.
-    """
-    file = folder / TOKENIZER
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise Refusal(
-            "text was given\n  the package tokenizers is not installed\n  in this environment\n"
-            '  install the extra: pip install "dsv4-lab[text]", or give --ids'
-        ) from None
-    if not file.is_file():
-        raise Refusal(
-            f"text was given\n  there is no {TOKENIZER}\n  in {folder}\n"
-            "  fetch it with the checkpoint, or give --ids"
-        )
-    return Tokenizer.from_file(str(file))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 # Small matrices: the threads of a BLAS only get in each other's way. Before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dsv4.checkpoint.mint import plan_mint, write_checkpoint
 from dsv4.runtime.hostdevice import HostDevice
 from lab import testing
 
@@ -29,6 +32,20 @@ def run(request: pytest.FixtureRequest) -> Callable[..., SimpleNamespace]:
         return testing.run_kernel(kernel, device, **content)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def byte_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made checkpoint with a drafter, 512 tokens of which the first are bytes: never written to.
+
+    It speaks a simple language, of which the drafter knows four words in five.
+    """
+    folder = tmp_path_factory.mktemp("made") / "bytes"
+    plan = plan_mint("tiny", "0731", seed=1, layers=3, agreeing=0.8)
+    write_checkpoint(plan, folder, device=HostDevice())
+    declared = {"tokenizer_class": "bytes", "bos_token_id": 256, "eos_token_id": 257}
+    (folder / "tokenizer_config.json").write_text(json.dumps(declared), encoding="utf-8")
+    return folder
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

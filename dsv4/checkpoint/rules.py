@@ -55,6 +55,10 @@ RULES: Final[Mapping[str, str]] = {
     "extra-tensor": "no other tensor is stored",
     "wrong-dtype": "a tensor has its expected type",
     "wrong-shape": "a tensor has its expected shape",
+    # Tokenizer.
+    "tokenizer-file": "tokenizer_config.json is a JSON object",
+    "special-tokens": "special tokens are tokens of their own behind the bytes",
+    "text-bytes": "text is characters, and their bytes are tokens",
     # Values.
     "e8m0-nan": "no scale byte is 0xFF",
     "e4m3-nan": "no E4M3 code is NaN",

@@ -225,16 +225,21 @@ class Engine:
         *,
         keep_states: bool = False,
         capture: Capture | None = None,
+        see_logits: prefill.SeeLogits | None = None,
     ) -> ForwardOut:
         """The logits after a prompt, or after its next piece; the state moves on by its length.
 
-        keep_states: h_last holds the streams of all rows, not of the last one alone.
+        keep_states: h_last holds the streams of all rows, not of the last one alone. see_logits:
+        is shown the logits of every row.
         Errors: StateError as `forward`, for another engine's state, or one that a failed call left.
         """
         state.check(self, "a prefill")
         checked = self.check_ids(ids, state.pos, "a prefill")
         with poisoning(state):
-            out = prefill.prefill(self, state, checked, keep_states=keep_states, capture=capture)
+            out = prefill.prefill(
+                self, state, checked, keep_states=keep_states, capture=capture,
+                see_logits=see_logits,
+            )  # fmt: skip
             assert out is not None, "a prompt runs through all layers"
             return out
 

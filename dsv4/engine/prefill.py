@@ -28,6 +28,10 @@ def watch_nothing(run: Rows, layer: int, streams: Any) -> None:
     """The watch that takes nothing."""
 
 
+SeeLogits = Callable[[int, np.ndarray], None]
+"""Called with a position and logits [n,V] of the rows from it on, piece after piece."""
+
+
 def prefill(
     engine: Engine,
     state: DecodeState,
@@ -37,8 +41,12 @@ def prefill(
     capture: Capture | None = None,
     end_after: int | None = None,
     watch: Watch = watch_nothing,
+    see_logits: SeeLogits | None = None,
 ) -> ForwardOut | None:
-    """The result of checked ids at the state's position, which moves on; None if ended early."""
+    """The result of checked ids at the state's position, which moves on; None if ended early.
+
+    see_logits: is shown the logits of every row, which are otherwise made of the last one alone.
+    """
     c, last = engine.config, engine.last
     held = last.device.empty((len(ids) if keep_states else 1, c.hc_mult, c.dim), F32)
     row = np.empty(0, np.float32)
@@ -48,14 +56,22 @@ def prefill(
         streams = run_piece(engine, state, runs, capture, end_after, watch)
         engine.settle()
         state.pos += len(piece)
-        if streams is not None and keep_states:
+        if streams is None:
+            continue
+        if keep_states:
             held[first : first + len(piece)] = streams
-        if streams is not None and first + len(piece) == len(ids):
+        ends = first + len(piece) == len(ids)
+        if ends:
             held[-1:] = streams[-1:]
+        if ends or see_logits is not None:
+            spoken = streams[-1:] if see_logits is None else streams
             made = None
             if last.exit is not None:
-                made = logits(runs[-1], last.exit, streams[-1:], last.head)
-            row = engine.fetch(made)()[0]
+                made = logits(runs[-1], last.exit, spoken, last.head)
+            values = engine.fetch(made)()
+            row = values[-1]
+            if see_logits is not None:
+                see_logits(state.pos - len(piece), values)
     if end_after is not None:
         for stage in engine.stages:
             stage.device.synchronize()

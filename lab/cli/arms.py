@@ -12,15 +12,15 @@ ARMS = click.option(
 )  # fmt: skip
 
 
-def switches(arms: tuple[str, ...]) -> dict[str, str | None]:
+def switches(arms: tuple[str, ...], *, option: str = "--arm") -> dict[str, str | None]:
     """The switches by name, as the engine takes them. Errors: Refusal for a word without =."""
     found: dict[str, str | None] = {}
     for arm in arms:
         name, equals, value = arm.partition("=")
         if not equals or not name or not value:
             raise Refusal(
-                f"--arm {arm} was given\n  it is no NAME=VALUE\n  on the command line\n"
-                "  write it like --arm decode_path=legacy"
+                f"{option} {arm} was given\n  it is no NAME=VALUE\n  on the command line\n"
+                f"  write it like {option} decode_path=legacy"
             )
         found[name.lower().removeprefix("dsv4_")] = value
     return found

@@ -19,7 +19,7 @@ from dsv4.speculation.sampling import SpecSampling
 from dsv4.speculation.switches import Switches
 from dsv4.speculation.window import POLICIES
 from lab.cli import text
-from lab.cli.generate import whole_numbers
+from lab.cli.prompts import whole_numbers
 from lab.cli.settings import current
 from lab.draft_pairs import OpenTarget, block_size, open_drafter, open_target
 from lab.record.environment import capture

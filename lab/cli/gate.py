@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -21,6 +22,8 @@ from lab.gates import Outcome, all_gates, bench_of, default_gates, run_gate
 @click.option("--red", is_flag=True, help="Also run the mutations that each gate must notice.")
 @click.option("--tokens", type=click.IntRange(12), default=33, show_default=True, metavar="N",
               help="How many tokens are run.")  # fmt: skip
+@click.option("--text", "words", type=click.File("rb"), metavar="FILE",
+              help="Run the tokens of this text.  [default: recorded or random ones]")  # fmt: skip
 @click.option("--list", "listed", is_flag=True, help="Print the gates and leave.")
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto")
 @ARMS
@@ -29,6 +32,7 @@ def gate(
     model: Path,
     red: bool,
     tokens: int,
+    words: IO[bytes] | None,
     listed: bool,
     backend: str,
     arms: tuple[str, ...],
@@ -43,7 +47,10 @@ def gate(
         rows = [(g.name, g.summary, len(g.red)) for g in all_gates().values()]
         text.say(text.table(("gate", "says", "mutations"), rows))
         return
-    bench = bench_of(model, backend=backend, switches=switches(arms), count=tokens)
+    bench = bench_of(
+        model, backend=backend, switches=switches(arms), count=tokens,
+        words=None if words is None else words.read(),
+    )  # fmt: skip
     chosen = names or default_gates(bench)
     outcomes = []
     with text.progress("gates", len(chosen)) as bar:

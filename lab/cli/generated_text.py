@@ -29,12 +29,17 @@ def _about(engine: Engine, folder: Path, seat: Seat | None) -> dict[str, Any]:
     }
 
 
-def tell(engine: Engine, folder: Path, made: Generated, seat: Seat | None) -> None:
-    """Print how one stream was made, or its document; its tokens are printed already."""
+def tell(
+    engine: Engine, folder: Path, made: Generated, words: str | None, seat: Seat | None
+) -> None:
+    """Print how one stream was made, or its document; its tokens are printed already.
+
+    words: its text, where the prompt was text.
+    """
     if current().json:
         text.emit_json(
             "generate", **_about(engine, folder, seat),
-            prompt=made.prompt, tokens=made.tokens, stopped=made.stopped,
+            prompt=made.prompt, tokens=made.tokens, stopped=made.stopped, text=words,
             prefill_s=made.prefill_s, decode_s=made.decode_s, tokens_per_s=made.tokens_per_s,
             step_s=made.step_s, rounds=None if made.run is None else len(made.run.rounds),
         )  # fmt: skip

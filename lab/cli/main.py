@@ -57,6 +57,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "census": ("lab.cli.census:census", "Validate a checkpoint from its headers and count it."),
     "mint": ("lab.cli.mint:mint", "Make a checkpoint in a published layout from a seed."),
     "generate": ("lab.cli.generate:generate_tokens", "Print the tokens after a prompt."),
+    "demo": ("lab.cli.demo:demo", "Write a function body with and without the drafter."),
+    "eval": ("lab.cli.evaluate:evaluate_texts", "Score texts with a model, in bits per byte."),
     "draft": ("lab.cli.draft:draft", "Generate speculatively with a target and its drafter."),
     "spec": ("lab.cli.spec:spec", "Decode with drafts and without, and compare."),
     "step": ("lab.cli.step:step", "Show launches, bytes and times of a decode step."),

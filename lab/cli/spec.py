@@ -11,7 +11,7 @@ import numpy as np
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
 from lab.cli.exit_codes import ExitCode
-from lab.cli.generate import whole_numbers
+from lab.cli.prompts import whole_numbers
 from lab.cli.sampling import chosen_sampling, sampling_options
 from lab.cli.settings import current
 from lab.engine_steps import open_engine

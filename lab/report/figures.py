@@ -236,6 +236,31 @@ def time_history(series: Mapping[str, Sequence[tuple[int, float, float]]]) -> st
     return as_svg(made, "history")
 
 
+def reliability(bins: Sequence[tuple[float, float, int, float, float]]) -> str:
+    """The accepted share of drafts over their confidence; on the diagonal it means what it says.
+
+    bins: (from, to, drafts, mean confidence, share accepted) each; empty ones are left out.
+    """
+    made, axes = figure(_SIZE[1] + 0.6)
+    used = [b for b in bins if b[2]]
+    axes.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle="--", label="as said")
+    axes.bar([b[0] for b in used], [b[4] for b in used], width=[b[1] - b[0] for b in used],
+             align="edge", facecolor=_to_rgba(_ONE, 0.35), edgecolor=_INK, linewidth=0.6,
+             label="accepted")  # fmt: skip
+    axes.plot([b[3] for b in used], [b[4] for b in used], color=_TWO, linewidth=0, marker="o",
+              markersize=4, label="at its mean confidence")  # fmt: skip
+    for low, high, count, _, share in used:
+        axes.annotate(str(count), ((low + high) / 2, share), (0, 5), textcoords="offset points",
+                      ha="center", fontsize=_SMALL - 2)  # fmt: skip
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.08)
+    axes.grid(False, axis="x")
+    axes.set_xlabel("confidence; numbers: drafts in the bin", fontsize=_LABEL)
+    axes.set_ylabel("share accepted", fontsize=_LABEL)
+    made.legend(loc="outside upper center", ncols=3, fontsize=_SMALL, frameon=False)
+    return as_svg(made, "reliability")
+
+
 def _to_rgba(colour: str, alpha: float) -> tuple[float, float, float, float]:
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return red, green, blue, alpha

@@ -117,3 +117,11 @@ def _class(name: str) -> str:
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def svg_file(svg: str) -> str:
+    """A drawing of the page as a file of its own, in the page's colours."""
+    colours = _STYLE[: _STYLE.index("* {")].replace(":root", "svg")
+    colours = f"<style>{colours} svg {{ background: var(--paper); }}</style>"
+    end = svg.index(">", svg.index("<svg")) + 1
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg[:end]}{colours}{svg[end:]}\n'

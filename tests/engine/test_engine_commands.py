@@ -60,8 +60,8 @@ def test_generate_prints_tokens_and_its_speed(capsys: pytest.CaptureFixture[str]
     ("words", "says"),
     [
         (("--ids", "1,x"), "no list of token ids"),
-        ((), "--ids or with --text"),
-        (("--ids", "1", "--text", "a"), "--ids or with --text"),
+        ((), "--ids, --text or --text-file"),
+        (("--ids", "1", "--text", "a"), "--ids, --text or --text-file"),
         (("--ids", "1,256"), "token 256"),
         (("--ids", "1", "-n", "100"), "61"),
         (("--ids", "1", "--arm", "dots_arm"), "NAME=VALUE"),

@@ -60,3 +60,10 @@ def test_architectures_are_offered_in_a_list() -> None:
 def test_completing_after_nonsense_offers_nothing_and_does_not_fail() -> None:
     assert offered("show", "no_such_kernel", "--case", "t") == []
     assert offered("kernel-diff", "-p", "T~", "ca")
+
+
+def test_commands_on_text_offer_their_options_and_choices() -> None:
+    assert offered("generate", "x", "--te") == ["--text", "--text-file", "--temperature"]
+    assert {"--against", "--law", "--picture"} <= set(offered("eval", "x", "--"))
+    assert offered("eval", "x", "--law", "sm") == ["smooth"]
+    assert offered("demo", "--text-") == ["--text-file"]
