@@ -1,0 +1,77 @@
+"""Sequences of tokens from a corpus: shuffled pieces for training, windows for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tools.train.corpus import SourceFile
+from tools.train.settings import BOS, EOS
+
+
+def stream_of(files: Iterable[SourceFile]) -> np.ndarray:
+    """Every file between its begin and end tokens, one after the other."""
+    parts = []
+    for file in files:
+        content = np.frombuffer(file.content, np.uint8).astype(np.int16)
+        parts += [np.array([BOS], np.int16), content, np.array([EOS], np.int16)]
+    return np.concatenate(parts)
+
+
+@dataclass(slots=True)
+class Pieces:
+    """Pieces of a stream in an order that is a function of the seed and a step's number.
+
+    An epoch cuts the stream at an offset of its own and takes every piece once.
+    """
+
+    stream: np.ndarray
+    length: int
+    seed: int
+    _orders: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
+
+    def batch(self, step: int, size: int) -> np.ndarray:
+        """The pieces of one step.  Shapes: -> [size, length]."""
+        per_epoch = len(self.stream) // self.length - 1
+        rows = []
+        for n in range(step * size, (step + 1) * size):
+            order, offset = self._order(n // per_epoch, per_epoch)
+            start = offset + order[n % per_epoch] * self.length
+            rows.append(self.stream[start : start + self.length])
+        return np.stack(rows)
+
+    def _order(self, epoch: int, count: int) -> tuple[np.ndarray, int]:
+        if epoch not in self._orders:
+            rng = np.random.default_rng((self.seed, epoch))
+            self._orders = {epoch: (rng.permutation(count), int(rng.integers(self.length)))}
+        return self._orders[epoch]
+
+
+def begun(targets: torch.Tensor) -> torch.Tensor:
+    """What a model reads to say the targets: the begin token, then all but the last of them.
+
+    A piece out of the middle of a file begins like a text that is given to the model.
+    Shapes: [B,T] -> [B,T].
+    """
+    return torch.nn.functional.pad(targets[:, :-1], (1, 0), value=BOS)
+
+
+def windows(
+    files: Iterable[SourceFile], length: int, stride: int
+) -> Iterator[tuple[np.ndarray, int]]:
+    """(targets of one window, how many of its first ones were counted before) over whole files.
+
+    Every byte counts once, behind at least length - stride bytes of its file where there are so
+    many. Windows at the end of a file are shorter.
+    """
+    for file in files:
+        content = np.frombuffer(file.content, np.uint8).astype(np.int16)
+        start = counted = 0
+        while counted < len(content):
+            part = content[start : start + length]
+            yield part, counted - start
+            counted = start + len(part)
+            start += stride

@@ -1,0 +1,264 @@
+"""One run from a corpus to an exported checkpoint; whatever stops it, the same command goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dsv4.checkpoint.config import ModelConfig
+from dsv4.errors import Refusal
+from tools.train.batches import Pieces, begun, stream_of, windows
+from tools.train.corpus import Corpus, check_recorded, read_record
+from tools.train.draft_run import draft, drafter_loss, gathered, rows_of, train_drafter
+from tools.train.evaluation import bits_per_byte, compressed_bits_per_byte
+from tools.train.export import LAYOUTS, export
+from tools.train.journal import Journal, load_state, save_state
+from tools.train.laws import Law, engine, smooth
+from tools.train.operators import rope_tables
+from tools.train.optimiser import Optimiser, optimiser
+from tools.train.parameters import initial, is_trunk, parameters
+from tools.train.settings import Settings, config_content, model_config
+from tools.train.tables import hash_tables
+from tools.train.trunk import forward, model_of
+from tools.train.trunk_run import Clock, Tables, bits, frozen, train_trunk
+
+CORPUS, RESULT = "corpus.json", "result.json"
+_SAVE_EVERY_S = 60.0
+_SAMPLE = 8  # windows of a held-out check while training
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that one run holds while it goes."""
+
+    config: ModelConfig
+    settings: Settings
+    corpus: Corpus
+    journal: Journal
+    weights: dict[str, torch.Tensor]
+    compute: torch.dtype
+    tables: Tables
+    clocks: dict[str, Clock]
+    optimisers: dict[str, Optimiser]
+    saved: float = 0.0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.weights["embed"].device
+
+
+def run(
+    corpus: Corpus,
+    settings: Settings,
+    folder: Path,
+    *,
+    device: torch.device,
+    recorded: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train trunk and drafter, export both layouts below `folder`, and give the result.
+
+    Errors: Refusal for another corpus than the recorded one, or settings that a run in the folder
+    was not begun with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_corpus(corpus, folder, recorded)
+    it = _opened(corpus, settings, folder, device, quiet)
+    stream = stream_of(corpus.train)
+    pieces = Pieces(stream, settings.length, settings.seed)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    phase = it.optimisers["trunk"]
+    it.journal.cut("trunk", phase.steps)
+    train_trunk(it.config, settings, phase, pieces, it.tables, it.clocks["trunk"],
+                compute=it.compute, report=lambda *a: _report(it, "trunk", *a))  # fmt: skip
+    save(it)
+    trunk = frozen(it.config, _trunk(it), engine(torch.float32, it.compute), it.tables)
+    phase = it.optimisers["drafter"]
+    it.journal.cut("drafter", phase.steps)
+    train_drafter(it.config, settings, trunk, phase, pieces, it.tables, it.clocks["drafter"],
+                  compute=it.compute, report=lambda *a: _report(it, "drafter", *a))  # fmt: skip
+    save(it)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    result = _result(it)
+    (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    it.journal.draw()
+    return result
+
+
+def save(it: Run) -> None:
+    """Write the state from which the run can go on."""
+    save_state(it.journal.folder, {
+        "settings": dataclasses.asdict(it.settings),
+        "weights": {n: w.detach() for n, w in it.weights.items()},
+        "seconds": {n: c.seconds for n, c in it.clocks.items()},
+        "optimisers": {n: {"steps": o.steps, "first": o.first, "second": o.second}
+                       for n, o in it.optimisers.items()},
+    })  # fmt: skip
+    it.saved = time.monotonic()
+
+
+def exported(it_folder: Path, out: Path, layout: str) -> int:
+    """Export the state of a run again. Errors: Refusal when the folder holds none."""
+    file = it_folder / "state.pt"
+    if not file.is_file():
+        raise Refusal(f"an export was asked for; no state of a run\n  {file}\n  run it first")
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    content = config_content(state["settings"]["size"], nvfp4=layout == LAYOUTS[1])
+    return export(content, state["weights"], out, layout=layout, remarks=_remarks(state))
+
+
+def _check_corpus(corpus: Corpus, folder: Path, recorded: Mapping[str, Any] | None) -> None:
+    if recorded is not None:
+        check_recorded(corpus, recorded)
+    if (folder / CORPUS).is_file():
+        check_recorded(corpus, read_record(folder / CORPUS))
+    text = json.dumps(corpus.record(), indent=1)
+    (folder / CORPUS).write_text(text + "\n", encoding="utf-8")
+
+
+def _opened(
+    corpus: Corpus, settings: Settings, folder: Path, device: torch.device, quiet: bool
+) -> Run:
+    config = model_config(settings.size)
+    if settings.length > config.max_seq_len:
+        raise Refusal(
+            f"sequences of {settings.length} tokens were asked for; size {settings.size} has "
+            f"{config.max_seq_len} positions\n  in the settings\n  give a shorter --length"
+        )
+    state = load_state(folder, settings, device)
+    kinds = parameters(config)
+    if state is None:
+        made = hash_tables(config, stream_of(corpus.train), settings.seed)
+        weights = {n: w.to(device) for n, w in initial(config, made, settings.seed).items()}
+    else:
+        weights = state["weights"]
+    for name, w in weights.items():
+        w.requires_grad_(kinds[name].kind != "table" and not name.endswith("gate.bias"))
+    split = {
+        "trunk": {n: w for n, w in weights.items() if is_trunk(n)},
+        "drafter": {n: w for n, w in weights.items() if not is_trunk(n)},
+    }
+    optimisers = {name: optimiser(config, part) for name, part in split.items()}
+    clocks = {
+        "trunk": Clock(settings.steps, settings.minutes),
+        "drafter": Clock(settings.draft_steps, settings.draft_minutes),
+    }
+    if state is not None:
+        for name, kept in state["optimisers"].items():
+            own = optimisers[name]
+            own.steps, own.first, own.second = kept["steps"], kept["first"], kept["second"]
+            clocks[name].seconds = state["seconds"][name]
+    compute = torch.bfloat16 if device.type == "cuda" else torch.float32
+    tables = rope_tables(config, smooth(torch.float32), device)
+    journal = Journal(folder, quiet)
+    return Run(config, settings, corpus, journal, weights, compute, tables, clocks, optimisers,
+               time.monotonic())  # fmt: skip
+
+
+def _trunk(it: Run) -> dict[str, torch.Tensor]:
+    return {n: w for n, w in it.weights.items() if is_trunk(n)}
+
+
+def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any]) -> None:
+    """Log every few steps, check the held-out text and save the state now and then."""
+    s, clock = it.settings, it.clocks[phase]
+    if step % 10 == 0 or s.steps <= 100:
+        loss = float(numbers["loss"])
+        if not math.isfinite(loss):
+            raise Refusal(
+                f"the loss of {phase} step {step} is {loss}\n  in {it.journal.folder}\n"
+                "  resume from the state of before, with a lower --rate, in a new folder"
+            )
+        entry = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in numbers.items()}
+        entry["loss_bits"] = bits(entry.pop("loss"))
+        speed = (step + 1) / max(clock.seconds, 1e-9)
+        entry |= {"step": step, "share": share, "seconds": clock.seconds}
+        if step and step % s.evaluate_every == 0:
+            law = engine if numbers["coded"] else smooth
+            entry |= _held_out(it, phase, law(torch.float32, it.compute))
+        it.journal.write(phase=phase, **entry)
+        held = entry.get("held_out_bits")
+        it.journal.progress(
+            f"{phase} {share:5.1%}  step {step}  {entry['loss_bits']:.3f} bits"
+            f"  {speed:.2f} steps/s" + (f"  held out {held:.3f}" if held else "")
+        )
+    if time.monotonic() - it.saved > _SAVE_EVERY_S:
+        save(it)
+        it.journal.draw()
+
+
+def _held_out(it: Run, phase: str, law: Law) -> dict[str, Any]:
+    """What the held-out text says of the phase's model, on a few windows of it."""
+    s, trunk = it.settings, frozen(it.config, _trunk(it), law, it.tables)
+    found = list(windows(it.corpus.held_out, s.length, s.length))
+    full = [part for part, _ in found if len(part) == s.length]
+    picked = full[:: max(1, len(full) // _SAMPLE)][:_SAMPLE]
+    batch = torch.from_numpy(np.stack(picked)).to(it.device).long()
+    tokens = begun(batch)
+    with torch.no_grad():
+        seen = forward(trunk, tokens)
+        if phase == "trunk":
+            logits = seen.logits.flatten(0, -2).float()
+            loss = torch.nn.functional.cross_entropy(logits, batch.flatten())
+            return {"held_out_bits": bits(float(loss))}
+        model = frozen(it.config, it.weights, law, it.tables)
+        last = s.length - it.config.dspark_block_size
+        anchors = torch.arange(7, last, max(1, last // 64), device=it.device)
+        anchors = anchors.expand(len(batch), -1)
+        rows = rows_of(it.config, anchors)
+        made = draft(model, seen.taps, anchors, gathered(tokens, rows))
+        _, numbers = drafter_loss(made, gathered(seen.logits, rows), gathered(batch, rows))
+    return {"held_out_accepted": numbers["accepted"].tolist()}
+
+
+def _result(it: Run) -> dict[str, Any]:
+    """Held-out figures of the final weights, both exports, and how they came to be."""
+    s, folder = it.settings, it.journal.folder
+    law = engine(torch.float32)
+    model = frozen(it.config, _trunk(it), law, it.tables)
+    smooth_model = model_of(it.config, model.weights, smooth(torch.float32), tables=it.tables)
+    byte_bits, without = (
+        bits_per_byte(m, it.corpus.held_out, length=s.length, stride=max(1, s.length // 2),
+                      batch=8, most=s.judged_windows)
+        for m in (model, smooth_model)
+    )  # fmt: skip
+    others = compressed_bits_per_byte(it.corpus.held_out)
+    state = {"settings": dataclasses.asdict(s), "weights": it.weights}
+    sizes = {}
+    for layout in LAYOUTS:
+        out = folder / layout
+        if not (out / "config.json").exists():
+            content = config_content(s.size, nvfp4=layout == LAYOUTS[1])
+            export(content, it.weights, out, layout=layout, remarks=_remarks(state))
+        sizes[layout] = sum(f.stat().st_size for f in out.iterdir())
+    record = it.corpus.record()
+    return {
+        "corpus": {k: record[k] for k in ("release", "licence", "train", "held_out")},
+        "bits_per_byte": {"engine": byte_bits, "without_activation_codes": without, **others},
+        "below_xz": 1.0 - byte_bits / others["xz"],
+        "drafter": _held_out(it, "drafter", law),
+        "sizes_bytes": sizes,
+        "parameters": sum(w.numel() for w in it.weights.values()),
+        "steps": {n: o.steps for n, o in it.optimisers.items()},
+        "seconds": {n: c.seconds for n, c in it.clocks.items()},
+        "settings": dataclasses.asdict(s),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "device": torch.cuda.get_device_name() if it.device.type == "cuda" else "cpu",
+    }
+
+
+def _remarks(state: Mapping[str, Any]) -> dict[str, str]:
+    s = state["settings"]
+    return {"trained": f"{s['size']} seed {s['seed']}", "licence": "weights: PSF-2.0 text"}
