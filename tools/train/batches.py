@@ -25,7 +25,8 @@ def stream_of(files: Iterable[SourceFile]) -> np.ndarray:
 class Pieces:
     """Pieces of a stream in an order that is a function of the seed and a step's number.
 
-    An epoch cuts the stream at an offset of its own and takes every piece once.
+    An epoch cuts the stream at an offset of its own and takes every piece once. A piece comes with
+    the token before it.
     """
 
     stream: np.ndarray
@@ -34,13 +35,13 @@ class Pieces:
     _orders: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
 
     def batch(self, step: int, size: int) -> np.ndarray:
-        """The pieces of one step.  Shapes: -> [size, length]."""
-        per_epoch = len(self.stream) // self.length - 1
+        """The pieces of one step.  Shapes: -> [size, 1 + length]."""
+        per_epoch = (len(self.stream) - 1) // self.length - 1
         rows = []
         for n in range(step * size, (step + 1) * size):
             order, offset = self._order(n // per_epoch, per_epoch)
             start = offset + order[n % per_epoch] * self.length
-            rows.append(self.stream[start : start + self.length])
+            rows.append(self.stream[start : start + self.length + 1])
         return np.stack(rows)
 
     def _order(self, epoch: int, count: int) -> tuple[np.ndarray, int]:
@@ -50,12 +51,21 @@ class Pieces:
         return self._orders[epoch]
 
 
-def begun(targets: torch.Tensor) -> torch.Tensor:
-    """What a model reads to say the targets: the begin token, then all but the last of them.
+def read_and_said(pieces: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what the model reads, what it should say) of pieces with the token before them.
 
-    A piece out of the middle of a file begins like a text that is given to the model.
-    Shapes: [B,T] -> [B,T].
+    Every other piece begins with the begin token, as texts that are given to the model do; the
+    others begin as a window in the middle of a text does.
+    Shapes: [B,1+T] -> [B,T] twice.
     """
+    tokens = torch.from_numpy(pieces).to(device).long()
+    read, said = tokens[:, :-1].clone(), tokens[:, 1:]
+    read[::2, 0] = BOS
+    return read, said
+
+
+def begun(targets: torch.Tensor) -> torch.Tensor:
+    """What a model reads to say a text from its begin.  Shapes: [B,T] -> [B,T]."""
     return torch.nn.functional.pad(targets[:, :-1], (1, 0), value=BOS)
 
 

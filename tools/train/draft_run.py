@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dsv4.checkpoint.config import ModelConfig
-from tools.train.batches import Pieces, begun
+from tools.train.batches import Pieces, read_and_said
 from tools.train.drafter import Drafts, draft
 from tools.train.laws import engine, smooth
 from tools.train.optimiser import Optimiser
@@ -47,8 +47,7 @@ def train_drafter(
     torch.manual_seed(settings.seed + 1 + optimiser.steps)
     while (share := clock.share(optimiser.steps)) < 1.0:
         begin, step = time.monotonic(), optimiser.steps
-        batch = torch.from_numpy(pieces.batch(step, settings.draft_batch)).to(device).long()
-        tokens = begun(batch)
+        tokens, said = read_and_said(pieces.batch(step, settings.draft_batch), device)
         with torch.no_grad():
             seen = forward(trunk, tokens)
         anchors = some_anchors(config, settings, step, tokens.shape).to(device)
@@ -58,7 +57,7 @@ def train_drafter(
         model = model_of(config, own | shared, law, tables=tables)
         rows = rows_of(config, anchors)
         drafts = draft(model, seen.taps, anchors, gathered(tokens, rows))
-        loss, numbers = drafter_loss(drafts, gathered(seen.logits, rows), gathered(batch, rows))
+        loss, numbers = drafter_loss(drafts, gathered(seen.logits, rows), gathered(said, rows))
         loss.backward()
         torch.nn.utils.clip_grad_norm_([w for w in weights.values() if w.requires_grad], 1.0)
         part = fall(share, settings.warm, settings.cool)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import embedding
 
 from tools.train.attention import kv_rows, project_output, queries
 from tools.train.operators import island, norm, product
@@ -41,7 +42,7 @@ def draft_rows(
     ids = torch.full((*anchors.shape, block), c.dspark_noise_token_id, device=anchors.device)
     ids[..., 0] = tokens
     positions = anchors[..., None] + 1 + torch.arange(block, device=anchors.device)
-    state = w["embed"][ids][..., None, :].expand(*ids.shape, c.hc_mult, -1)
+    state = embedding(ids, w["embed"])[..., None, :].expand(*ids.shape, c.hc_mult, -1)
     loads = {}
     for stage in range(c.stages):
         at = f"mtp.{stage}."
@@ -62,7 +63,7 @@ def chained(
     Shapes: logits [..,B,V], hidden [..,B,D], before [..,B].
     """
     w, last = model.weights, f"mtp.{model.config.stages - 1}."
-    rows = w[f"{last}markov_head.markov_w1"][before]
+    rows = embedding(before, w[f"{last}markov_head.markov_w1"])
     logits = logits + island(rows, w[f"{last}markov_head.markov_w2"])
     features = torch.cat([hidden, rows], dim=-1)
     return logits, island(features, w[f"{last}confidence_head.proj"]).squeeze(-1)

@@ -59,6 +59,10 @@ def export(
         partial.mkdir(parents=True)
         text = json.dumps(content, indent=1)
         (partial / "config.json").write_text(text + "\n", encoding="utf-8")
+        words = {"tokenizer_class": "bytes", "bos_token_id": config.bos_token_id,
+                 "eos_token_id": config.eos_token_id, "pad_token_id": content.get("pad_token_id")}  # fmt: skip
+        text = json.dumps(words, indent=1)
+        (partial / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
         if layout == "0731-nvfp4":
             manifest = {"quantization": nvfp4_manifest(config.n_layers)}
             text = json.dumps(manifest, indent=1)

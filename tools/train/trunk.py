@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import dropout, embedding
 
 from dsv4.checkpoint.config import ModelConfig
 from tools.train.attention import Setting, attention
@@ -65,7 +66,7 @@ def model_of(
 def forward(model: Model, tokens: torch.Tensor) -> Output:
     """The trunk's output at every position.  Shapes: tokens [B,T]."""
     c, w, s = model.config, model.weights, model.setting(tokens.shape[1])
-    state = w["embed"][tokens][..., None, :].expand(-1, -1, c.hc_mult, -1)
+    state = embedding(tokens, w["embed"])[..., None, :].expand(-1, -1, c.hc_mult, -1)
     taps, losses, loads = [], [], {}
     for number in range(c.n_layers):
         at, ratio = f"layers.{number}.", c.compress_ratios[number]
@@ -114,4 +115,4 @@ def exit_logits(
 
 
 def _dropped(model: Model, y: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.dropout(y, model.dropout) if model.dropout else y
+    return dropout(y, model.dropout) if model.dropout else y

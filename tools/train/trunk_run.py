@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dsv4.checkpoint.config import ModelConfig
-from tools.train.batches import Pieces, begun
+from tools.train.batches import Pieces, read_and_said
 from tools.train.laws import Law, engine, smooth
 from tools.train.optimiser import Optimiser
 from tools.train.parameters import is_trunk, prepared
@@ -65,7 +65,7 @@ def train_trunk(
     torch.manual_seed(settings.seed + optimiser.steps)
     while (share := clock.share(optimiser.steps)) < 1.0:
         begin, step = time.monotonic(), optimiser.steps
-        batch = torch.from_numpy(pieces.batch(step, settings.batch)).to(device).long()
+        read, said = read_and_said(pieces.batch(step, settings.batch), device)
         law = training_law(settings, share, compute)
         own = {n: w for n, w in weights.items() if is_trunk(n)}
         model = model_of(
@@ -76,8 +76,8 @@ def train_trunk(
             sparse=share >= settings.sparse_from,
             dropout=settings.dropout,
         )
-        output = forward(model, begun(batch))
-        loss = cross_entropy(output.logits, batch)
+        output = forward(model, read)
+        loss = cross_entropy(output.logits, said)
         index_loss = sum(output.index_losses, torch.zeros_like(loss))
         (loss + settings.index_weight * index_loss).backward()
         torch.nn.utils.clip_grad_norm_([w for w in own.values() if w.requires_grad], 1.0)
