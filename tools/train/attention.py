@@ -113,9 +113,7 @@ def overlapped(rows: torch.Tensor, absent: float) -> torch.Tensor:
     return torch.cat([before, second], dim=2)
 
 
-def visible_blocks(
-    length: int, blocks: int, ratio: int, device: torch.device
-) -> torch.Tensor:
+def visible_blocks(length: int, blocks: int, ratio: int, device: torch.device) -> torch.Tensor:
     """Which blocks are complete at each position.  Shapes: -> [1,T,N]."""
     ends = (torch.arange(blocks, device=device) + 1) * ratio
     return (ends <= torch.arange(length, device=device)[:, None] + 1)[None]

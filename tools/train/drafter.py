@@ -36,9 +36,7 @@ def draft_rows(
     [S,A,B,V], [S,A,B,D].
     """
     c, w, block = model.config, model.weights, model.config.dspark_block_size
-    stream = norm(
-        product(taps, w["mtp.0.main_proj"], model.law), w["mtp.0.main_norm"], c.norm_eps
-    )
+    stream = norm(product(taps, w["mtp.0.main_proj"], model.law), w["mtp.0.main_norm"], c.norm_eps)
     ids = torch.full((*anchors.shape, block), c.dspark_noise_token_id, device=anchors.device)
     ids[..., 0] = tokens
     positions = anchors[..., None] + 1 + torch.arange(block, device=anchors.device)
@@ -69,9 +67,7 @@ def chained(
     return logits, island(features, w[f"{last}confidence_head.proj"]).squeeze(-1)
 
 
-def draft(
-    model: Model, taps: torch.Tensor, anchors: torch.Tensor, before: torch.Tensor
-) -> Drafts:
+def draft(model: Model, taps: torch.Tensor, anchors: torch.Tensor, before: torch.Tensor) -> Drafts:
     """Every row's logits and confidence when the tokens before them are given.
 
     Shapes: taps [S,T,n*D], anchors [S,A], before [S,A,B]: tokens of positions anchor + 1 + i.

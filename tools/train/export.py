@@ -133,9 +133,7 @@ def _mxfp4(name: str, w: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield f"{bank}.{number}.{matrix}.scale", scales
 
 
-def _nvfp4(
-    bank: str, weights: Mapping[str, torch.Tensor]
-) -> Iterator[tuple[str, np.ndarray]]:
+def _nvfp4(bank: str, weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, np.ndarray]]:
     """The same numbers with a scale for each 16 columns and a second one for each matrix.
 
     Errors: Refusal when the scales of one matrix lie further apart than E4M3 reaches.

@@ -88,9 +88,7 @@ class Optimiser:
         return w if w.ndim == 3 else w[None]
 
     @staticmethod
-    def _kept(
-        where: dict[str, torch.Tensor], name: str, like: torch.Tensor
-    ) -> torch.Tensor:
+    def _kept(where: dict[str, torch.Tensor], name: str, like: torch.Tensor) -> torch.Tensor:
         if name not in where:
             where[name] = torch.zeros_like(like, requires_grad=False)
         return where[name]

@@ -34,9 +34,7 @@ class _Straight(torch.autograd.Function):
         return gradients[0], None, None
 
 
-def through(
-    x: torch.Tensor, rounded: Callable[..., torch.Tensor], *settings: int
-) -> torch.Tensor:
+def through(x: torch.Tensor, rounded: Callable[..., torch.Tensor], *settings: int) -> torch.Tensor:
     """The rounded x, with the gradient of x: a straight-through estimator."""
     return _Straight.apply(x, rounded, settings)
 

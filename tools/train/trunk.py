@@ -58,9 +58,7 @@ def model_of(
 ) -> Model:
     """The model of prepared weights, on the device where they lie."""
     device = weights["embed"].device
-    return Model(
-        config, weights, law, tables or rope_tables(config, law, device), sparse, dropout
-    )
+    return Model(config, weights, law, tables or rope_tables(config, law, device), sparse, dropout)
 
 
 def forward(model: Model, tokens: torch.Tensor) -> Output:
@@ -71,9 +69,7 @@ def forward(model: Model, tokens: torch.Tensor) -> Output:
     for number in range(c.n_layers):
         at, ratio = f"layers.{number}.", c.compress_ratios[number]
 
-        def attend(
-            x: torch.Tensor, at: str = at, ratio: int = ratio
-        ) -> torch.Tensor:
+        def attend(x: torch.Tensor, at: str = at, ratio: int = ratio) -> torch.Tensor:
             y, loss = attention(s, w, f"{at}attn.", ratio, x)
             if loss is not None:
                 losses.append(loss)
@@ -105,9 +101,7 @@ def run_block(
     return expand(_dropped(model, y.reshape(x.shape)), state, by), load
 
 
-def exit_logits(
-    model: Model, at: str, state: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def exit_logits(model: Model, at: str, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(logits, the collapsed rows before the norm) of the exit at "" or of the last stage."""
     w = model.weights
     hidden = collapse_exit(model.config, w, at, state)

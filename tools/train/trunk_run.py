@@ -101,9 +101,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-def balance(
-    weights: dict[str, torch.Tensor] | Any, output: Output | Any, speed: float
-) -> None:
+def balance(weights: dict[str, torch.Tensor] | Any, output: Output | Any, speed: float) -> None:
     """Move the selection bias of every block towards even loads.
 
     Source: auxiliary-loss-free balancing; the bias selects only, so no gradient reaches it.
