@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dsv4.errors import Refusal
 from tools.train.corpus import (
     belongs,
     check_recorded,
+    copy_corpus,
     is_held_out,
     read_corpus,
     read_record,
@@ -97,6 +99,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "json" / "__init__.py").unlink()
     with pytest.raises(Refusal, match=r"1 missing \(json/__init__\.py\)"):
         check_recorded(read_corpus(tmp_path), recorded)
+
+
+def test_a_copy_is_the_same_corpus_of_the_same_release(tmp_path: Path) -> None:
+    first = read_corpus(library(tmp_path / "library"))
+    copy_corpus(dataclasses.replace(first, release="CPython 9.9.9"), tmp_path / "copy")
+    again = read_corpus(tmp_path / "copy")
+    assert again.release == "CPython 9.9.9"
+    check_recorded(again, first.record())
+    with pytest.raises(Refusal, match="something is there"):
+        copy_corpus(first, tmp_path / "copy")
 
 
 def test_a_folder_without_a_library_is_refused(tmp_path: Path) -> None:

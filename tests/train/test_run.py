@@ -128,6 +128,15 @@ def test_an_interrupted_run_ends_like_one_that_was_not(
     assert [e["step"] for e in log(tmp_path / "stopped", "trunk")] == [0, 1, 2, 3]
 
 
+def test_a_run_that_left_in_time_goes_on(tmp_path: Path, corpus: Corpus) -> None:
+    left = whole.run(corpus, BRIEF, tmp_path, device=CPU, quiet=True, leave_after_s=0.0)
+    assert left is None
+    assert not (tmp_path / "0731").exists()
+    assert len(log(tmp_path, "trunk")) == 1
+    done = whole.run(corpus, BRIEF, tmp_path, device=CPU, quiet=True)
+    assert done is not None and done["steps"] == {"trunk": 4, "drafter": 3}
+
+
 def test_other_settings_do_not_go_on_with_a_run(trained: Path, corpus: Corpus) -> None:
     other = settings_of(SHORT | {"steps": 24, "draft_steps": 16, "rate": 0.5})
     with pytest.raises(Refusal, match=r"rate 0\.02 \(now 0\.5\)"):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dsv4.errors import Dsv4Error, Refusal
-from tools.train.corpus import check_recorded, read_corpus, read_record
+from tools.train.corpus import check_recorded, copy_corpus, read_corpus, read_record
 
 
 @click.group(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -22,11 +22,14 @@ def main() -> None:
 @main.command()
 @click.option("--library", type=click.Path(path_type=Path), help="folder of a standard library")
 @click.option("--recorded", type=click.Path(path_type=Path), help="refuse any other corpus")
-def corpus(library: Path | None, recorded: Path | None) -> None:
+@click.option("--copy", type=click.Path(path_type=Path), help="write its files into a new folder")
+def corpus(library: Path | None, recorded: Path | None, copy: Path | None) -> None:
     """Print what the corpus is, as JSON: release, sizes, digests, held-out modules."""
     found = read_corpus(library)
     if recorded is not None:
         check_recorded(found, read_record(recorded))
+    if copy is not None:
+        copy_corpus(found, copy)
     click.echo(json.dumps(found.record(), indent=1))
 
 
@@ -48,6 +51,7 @@ def corpus(library: Path | None, recorded: Path | None) -> None:
 @click.option("--evaluate-every", type=int, help="steps between looks at held-out text")
 @click.option("--library", type=click.Path(path_type=Path), help="folder of a standard library")
 @click.option("--recorded", type=click.Path(path_type=Path), help="refuse any other corpus")
+@click.option("--leave-after", type=float, help="minutes after which to save and leave, to go on")
 @click.option("--device", default="auto", help="cuda, cpu, or what is there")
 @click.option("--threads", default=0, help="of a CPU; 0 for all")
 @click.option("--quiet", is_flag=True, help="no progress line")
@@ -55,6 +59,7 @@ def run(
     out: Path,
     library: Path | None,
     recorded: Path | None,
+    leave_after: float | None,
     device: str,
     threads: int,
     quiet: bool,
@@ -82,8 +87,12 @@ def run(
         device=torch.device(chosen if device == "auto" else device),
         recorded=read_record(recorded) if recorded else None,
         quiet=quiet,
+        leave_after_s=60.0 * leave_after if leave_after is not None else None,
     )
-    click.echo(json.dumps(result, indent=1))
+    if result is None:
+        click.echo(f"left with the run in {out}; the same command goes on", err=True)
+    else:
+        click.echo(json.dumps(result, indent=1))
 
 
 @main.command()

@@ -35,6 +35,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
 }
 _TEST_FOLDERS: Final = {"test", "tests", "idle_test"}
 _GENERATED: Final = ("_sysconfigdata", "_sysconfig_vars")
+RELEASE: Final = "RELEASE"
 HELD_OUT_SHARE: Final = 16
 """One module in so many is held out, by the first bytes of its name's SHA-256."""
 
@@ -74,9 +75,10 @@ class Corpus:
         }
 
 
-def read_corpus(folder: Path | None = None, release: str | None = None) -> Corpus:
+def read_corpus(folder: Path | None = None) -> Corpus:
     """The corpus of a library folder; of the running interpreter if none is given.
 
+    A folder that `copy_corpus` wrote says of which release it is; others are of the running one.
     Errors: Refusal for a folder without such files.
     """
     root = Path(folder or sysconfig.get_path("stdlib"))
@@ -92,7 +94,27 @@ def read_corpus(folder: Path | None = None, release: str | None = None) -> Corpu
             f"a corpus was asked for; {len(train)} files for training, {len(held_out)} held out\n"
             f"  in {root}\n  give the folder of a whole standard library"
         )
-    return Corpus(release or f"CPython {platform.python_version()}", train, held_out)
+    named = root / RELEASE
+    release = f"CPython {platform.python_version()}"
+    if named.is_file():
+        release = named.read_text(encoding="utf-8").strip()
+    return Corpus(release, train, held_out)
+
+
+def copy_corpus(corpus: Corpus, folder: Path) -> None:
+    """Write the corpus into a new folder, to be read on a machine with another interpreter.
+
+    Errors: Refusal when something is there.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise Refusal(
+            f"a copy of the corpus was asked for; something is there\n  {folder}\n"
+            "  give a new folder"
+        )
+    for file in (*corpus.train, *corpus.held_out):
+        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file.name).write_bytes(file.content)
+    (folder / RELEASE).write_text(corpus.release + "\n", encoding="utf-8")
 
 
 def belongs(parts: tuple[str, ...]) -> bool:

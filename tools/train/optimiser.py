@@ -17,6 +17,7 @@ _BETAS = (0.9, 0.98)
 _EPSILON = 1e-8
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
+_COLUMNS = 64
 
 
 @dataclass(slots=True)
@@ -61,7 +62,8 @@ class Optimiser:
         root = torch._foreach_sqrt(second)
         torch._foreach_div_(root, (1.0 - _BETAS[1] ** self.steps) ** 0.5)
         torch._foreach_add_(root, _EPSILON)
-        torch._foreach_addcdiv_([weights[n] for n in names], first, root, -size)
+        sizes = [-size * plain_share(n, weights[n]) for n in names]
+        torch._foreach_addcdiv_([weights[n] for n in names], first, root, sizes)
 
     def _muon(self, weights: Mapping[str, torch.Tensor], rate: float, decay: float) -> None:
         by_shape: dict[tuple[int, ...], list[str]] = {}
@@ -102,6 +104,16 @@ def optimiser(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> Optim
 def is_matrix(name: str) -> bool:
     """Whether a weight steps along orthogonalised momenta."""
     return _MATRIX.fullmatch(name) is not None
+
+
+def plain_share(name: str, w: torch.Tensor) -> float:
+    """The part of the plain rate that a weight steps by.
+
+    Adam moves every element alike, so a product with many columns would change by all of them at
+    once; tables that are looked up, and vectors, have no such sum.
+    """
+    looked_up = name.endswith(("embed", "markov_w1", ".ape"))
+    return 1.0 if looked_up or w.ndim < 2 else min(1.0, _COLUMNS / w.shape[-1])
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:

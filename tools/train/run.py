@@ -51,6 +51,7 @@ class Run:
     clocks: dict[str, Clock]
     optimisers: dict[str, Optimiser]
     saved: float = 0.0
+    leave_s: float = math.inf
 
     @property
     def device(self) -> torch.device:
@@ -66,15 +67,40 @@ def run(
     device: torch.device,
     recorded: Mapping[str, Any] | None = None,
     quiet: bool = False,
-) -> dict[str, Any]:
+    leave_after_s: float | None = None,
+) -> dict[str, Any] | None:
     """Train trunk and drafter, export both layouts below `folder`, and give the result.
+
+    leave_after_s: after so long the state is saved and nothing is given; the same call goes on.
 
     Errors: Refusal for another corpus than the recorded one, or settings that a run in the folder
     was not begun with.
     """
+    begun_s = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     _check_corpus(corpus, folder, recorded)
     it = _opened(corpus, settings, folder, device, quiet)
+    if leave_after_s is not None:
+        it.leave_s = begun_s + leave_after_s
+    try:
+        _train(it)
+    except _LeftError:
+        save(it)
+        it.journal.draw()
+        return None
+    torch.backends.cuda.matmul.allow_tf32 = False
+    result = _result(it)
+    (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    it.journal.draw()
+    return result
+
+
+class _LeftError(Exception):
+    """Ends training for now, between two steps."""
+
+
+def _train(it: Run) -> None:
+    settings, corpus, device = it.settings, it.corpus, it.device
     stream = stream_of(corpus.train)
     pieces = Pieces(stream, settings.length, settings.seed)
     if device.type == "cuda":
@@ -90,11 +116,6 @@ def run(
     train_drafter(it.config, settings, trunk, phase, pieces, it.tables, it.clocks["drafter"],
                   compute=it.compute, report=lambda *a: _report(it, "drafter", *a))  # fmt: skip
     save(it)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    result = _result(it)
-    (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    it.journal.draw()
-    return result
 
 
 def save(it: Run) -> None:
@@ -194,6 +215,8 @@ def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any
             f"{phase} {share:5.1%}  step {step}  {entry['loss_bits']:.3f} bits"
             f"  {speed:.2f} steps/s" + (f"  held out {held:.3f}" if held else "")
         )
+    if time.monotonic() > it.leave_s:
+        raise _LeftError
     if time.monotonic() - it.saved > _SAVE_EVERY_S:
         save(it)
         it.journal.draw()
