@@ -62,9 +62,9 @@ def train_drafter(
         torch.nn.utils.clip_grad_norm_([w for w in weights.values() if w.requires_grad], 1.0)
         part = fall(share, settings.warm, settings.cool)
         optimiser.step(settings.rate * part, settings.plain_rate * part, settings.decay)
-        balance(weights, drafts, settings.bias_speed * part)
+        balance(weights, drafts.loads, settings.bias_speed * part)
         report(step, share, numbers | {"rate": part, "coded": law.weights,
-                                       "uneven": unevenness(drafts)})  # fmt: skip
+                                       "uneven": unevenness(drafts.loads)})  # fmt: skip
         clock.seconds += time.monotonic() - begin
 
 

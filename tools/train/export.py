@@ -59,8 +59,8 @@ def export(
         partial.mkdir(parents=True)
         text = json.dumps(content, indent=1)
         (partial / "config.json").write_text(text + "\n", encoding="utf-8")
-        words = {"tokenizer_class": "bytes", "bos_token_id": config.bos_token_id,
-                 "eos_token_id": config.eos_token_id, "pad_token_id": content.get("pad_token_id")}  # fmt: skip
+        words: dict[str, Any] = {"tokenizer_class": "bytes"}
+        words |= {k: content[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
         text = json.dumps(words, indent=1)
         (partial / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
         if layout == "0731-nvfp4":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -135,11 +135,10 @@ def _prepared(name: str, w: torch.Tensor, kind: Kind, law: Law) -> torch.Tensor:
     return w.to(law.compute if product else law.real)
 
 
-def stored_value(kind: Kind):  # noqa: ANN201 (a function of torch tensors)
-    """The rounding that a stored kind stands for."""
+def stored_value(kind: Kind) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The rounding that a stored kind of matrix stands for."""
     return {
         "fp8": rounding.fp8_weights,
         "fp4": rounding.fp4_weights,
         "bf16": rounding.to_bf16,
-        "f32": lambda w: w.to(torch.float32).to(w.dtype),
     }[kind]

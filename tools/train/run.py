@@ -19,7 +19,8 @@ from dsv4.checkpoint.config import ModelConfig
 from dsv4.errors import Refusal
 from tools.train.batches import Pieces, begun, stream_of, windows
 from tools.train.corpus import Corpus, check_recorded, read_record
-from tools.train.draft_run import draft, drafter_loss, gathered, rows_of, train_drafter
+from tools.train.draft_run import drafter_loss, gathered, rows_of, train_drafter
+from tools.train.drafter import draft
 from tools.train.evaluation import bits_per_byte, compressed_bits_per_byte
 from tools.train.export import LAYOUTS, export
 from tools.train.journal import Journal, load_state, save_state
@@ -194,14 +195,16 @@ def _trunk(it: Run) -> dict[str, torch.Tensor]:
 
 def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any]) -> None:
     """Log every few steps, check the held-out text and save the state now and then."""
-    s, clock = it.settings, it.clocks[phase]
-    if step % 10 == 0 or s.steps <= 100:
-        loss = float(numbers["loss"])
-        if not math.isfinite(loss):
-            raise Refusal(
-                f"the loss of {phase} step {step} is {loss}\n  in {it.journal.folder}\n"
-                "  resume from the state of before, with a lower --rate, in a new folder"
-            )
+    s, clock, now = it.settings, it.clocks[phase], time.monotonic()
+    due = now - it.saved > _SAVE_EVERY_S
+    logged = step % 10 == 0 or s.steps <= 100
+    # Looking at a number waits for the device, so not every step does.
+    if (logged or due or now > it.leave_s) and not math.isfinite(float(numbers["loss"])):
+        raise Refusal(
+            f"the loss of {phase} step {step} is {float(numbers['loss'])}\n"
+            f"  in {it.journal.folder}\n  begin again in a new folder, with a lower --rate"
+        )
+    if logged:
         entry = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in numbers.items()}
         entry["loss_bits"] = bits(entry.pop("loss"))
         speed = (step + 1) / max(clock.seconds, 1e-9)
@@ -215,9 +218,9 @@ def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any
             f"{phase} {share:5.1%}  step {step}  {entry['loss_bits']:.3f} bits"
             f"  {speed:.2f} steps/s" + (f"  held out {held:.3f}" if held else "")
         )
-    if time.monotonic() > it.leave_s:
+    if now > it.leave_s:
         raise _LeftError
-    if time.monotonic() - it.saved > _SAVE_EVERY_S:
+    if due:
         save(it)
         it.journal.draw()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,12 @@ from dsv4.checkpoint.config import ModelConfig
 from tools.train.batches import Pieces, read_and_said
 from tools.train.laws import Law, engine, smooth
 from tools.train.optimiser import Optimiser
-from tools.train.parameters import is_trunk, prepared
+from tools.train.parameters import Weights, is_trunk, prepared
 from tools.train.settings import Settings
-from tools.train.trunk import Model, Output, forward, model_of
+from tools.train.trunk import Model, forward, model_of
 
 Tables = tuple[torch.Tensor, torch.Tensor]
+Loads = Mapping[str, torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -83,10 +84,10 @@ def train_trunk(
         torch.nn.utils.clip_grad_norm_([w for w in own.values() if w.requires_grad], 1.0)
         part = fall(share, settings.warm, settings.cool)
         optimiser.step(settings.rate * part, settings.plain_rate * part, settings.decay)
-        balance(weights, output, settings.bias_speed * part)
+        balance(weights, output.loads, settings.bias_speed * part)
         report(step, share, {"loss": loss.detach(), "index": index_loss.detach(), "rate": part,
                              "coded": law.weights, "sparse": model.sparse,
-                             "uneven": unevenness(output)})  # fmt: skip
+                             "uneven": unevenness(output.loads)})  # fmt: skip
         clock.seconds += time.monotonic() - begin
 
 
@@ -101,20 +102,20 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-def balance(weights: dict[str, torch.Tensor] | Any, output: Output | Any, speed: float) -> None:
+def balance(weights: Weights, loads: Loads, speed: float) -> None:
     """Move the selection bias of every block towards even loads.
 
     Source: auxiliary-loss-free balancing; the bias selects only, so no gradient reaches it.
     """
     with torch.no_grad():
-        for at, load in output.loads.items():
+        for at, load in loads.items():
             if f"{at}ffn.gate.bias" in weights:
                 weights[f"{at}ffn.gate.bias"].add_(torch.sign(load.mean() - load), alpha=speed)
 
 
-def unevenness(output: Output | Any) -> torch.Tensor:
+def unevenness(loads: Loads) -> torch.Tensor:
     """The busiest expert's load over the mean one, the worst of all blocks."""
-    return torch.stack([load.max() / load.mean() for load in output.loads.values()]).max()
+    return torch.stack([load.max() / load.mean() for load in loads.values()]).max()
 
 
 def bits(nats: float) -> float:
@@ -122,7 +123,7 @@ def bits(nats: float) -> float:
     return nats / math.log(2.0)
 
 
-def frozen(config: ModelConfig, weights: Any, law: Law, tables: Tables) -> Model:
+def frozen(config: ModelConfig, weights: Weights, law: Law, tables: Tables) -> Model:
     """The model of weights that do not change any more, without gradients."""
     with torch.no_grad():
         ready = {n: w.detach() for n, w in prepared(weights, config, law).items()}
