@@ -14,7 +14,7 @@ from tools.train.settings import BOS, EOS, SIZES, Settings, model_config, settin
 torch = pytest.importorskip("torch", reason="training needs torch: pip install dsv4-lab[train]")
 
 from tools.train.attention import index_loss  # noqa: E402
-from tools.train.batches import Pieces, begun, read_and_said, stream_of, windows  # noqa: E402
+from tools.train.batches import Pieces, read_and_said, stream_of, windows  # noqa: E402
 from tools.train.draft_run import path, rows_of, some_anchors  # noqa: E402
 from tools.train.experts import route  # noqa: E402
 from tools.train.optimiser import Optimiser, is_matrix, orthogonal  # noqa: E402
@@ -58,7 +58,6 @@ def test_every_other_piece_is_read_from_a_begin_token() -> None:
     read, said = read_and_said(np.arange(12).reshape(2, 6), torch.device("cpu"))
     assert read.tolist() == [[BOS, 1, 2, 3, 4], [6, 7, 8, 9, 10]]
     assert said.tolist() == [[1, 2, 3, 4, 5], [7, 8, 9, 10, 11]]
-    assert begun(said)[0].tolist() == [BOS, 1, 2, 3, 4]
 
 
 def test_a_stream_holds_files_between_their_tokens() -> None:
@@ -68,8 +67,11 @@ def test_a_stream_holds_files_between_their_tokens() -> None:
 
 @pytest.mark.parametrize("stride", [64, 32, 1])
 def test_windows_count_every_byte_once(stride: int) -> None:
-    counted = [p[n:].astype(np.uint8).tobytes() for p, n in windows(FILES, 64, stride)]
+    found = list(windows(FILES, 64, stride))
+    counted = [w.said[w.fresh :].astype(np.uint8).tobytes() for w in found]
     assert b"".join(counted) == b"".join(f.content for f in FILES)
+    assert found[0].read[0] == BOS and found[0].fresh == 0
+    assert all(np.array_equal(w.read[1:], w.said[:-1]) and len(w.read) == 64 for w in found)
 
 
 def test_orthogonal_steps_have_singular_values_near_one() -> None:

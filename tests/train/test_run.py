@@ -79,6 +79,7 @@ def test_the_result_says_what_was_trained_and_how_well(trained: Path) -> None:
     assert 0 < result["bits_per_byte"]["engine"] < 8
     assert result["corpus"]["held_out"]["modules"] == ["timeit"]
     assert result["steps"] == {"trunk": 24, "drafter": 16}
+    assert result["corpus"]["held_out"]["sha256"] in (trained / "card.md").read_text("utf-8")
     assert "<path" in (trained / "loss.svg").read_text(encoding="utf-8")
 
 
@@ -170,6 +171,15 @@ def test_weights_that_diverged_are_not_exported(trained: Path, tmp_path: Path) -
     weights["layers.0.attn.wkv"][0, 0] = float("nan")
     with pytest.raises(Refusal, match="NaN or infinity"):
         exports.export(config_content("smoke"), weights, tmp_path / "out")
+
+
+def test_the_command_scores_texts_by_stored_weights(trained: Path, corpus: Corpus) -> None:
+    text = trained / "text.py"
+    text.write_bytes(corpus.held_out[0].content[:500])
+    done = CliRunner().invoke(main, ["score", str(trained / "0731"), str(text)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert 0 < found["engine"] < 8 and abs(found["engine"] - found["smooth"]) < 0.5
 
 
 def test_the_command_exports_a_run_again(trained: Path, tmp_path: Path) -> None:

@@ -107,6 +107,22 @@ def export(folder: Path, out: Path, layout: str) -> None:
     click.echo(f"{exported(folder, out, layout)} bytes of tensors in {out}")
 
 
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("files", type=click.Path(path_type=Path, exists=True), nargs=-1, required=True)
+@click.option("--device", default="cpu", help="cuda or cpu")
+def score(model: Path, files: tuple[Path, ...], device: str) -> None:
+    """Print the torch model's bits per byte of files, in float32, as JSON.
+
+    Windows are those of `dsv4-lab eval`, so that both say the same of the same checkpoint: with
+    the engine's roundings, and without those of activations.
+    """
+    require_torch()
+    from tools.train.run import scored
+
+    click.echo(json.dumps(scored(model, files, device), indent=1))
+
+
 def require_torch() -> None:
     """Nothing, if torch is installed. Errors: Refusal that says how to install it."""
     if importlib.util.find_spec("torch") is None:

@@ -64,24 +64,29 @@ def read_and_said(pieces: np.ndarray, device: torch.device) -> tuple[torch.Tenso
     return read, said
 
 
-def begun(targets: torch.Tensor) -> torch.Tensor:
-    """What a model reads to say a text from its begin.  Shapes: [B,T] -> [B,T]."""
-    return torch.nn.functional.pad(targets[:, :-1], (1, 0), value=BOS)
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A piece of one text: what is read, what should be said, and from which row on it counts.
+
+    Shapes: read, said [n].
+    """
+
+    read: np.ndarray
+    said: np.ndarray
+    fresh: int
 
 
-def windows(
-    files: Iterable[SourceFile], length: int, stride: int
-) -> Iterator[tuple[np.ndarray, int]]:
-    """(targets of one window, how many of its first ones were counted before) over whole files.
+def windows(files: Iterable[SourceFile], context: int, stride: int) -> Iterator[Window]:
+    """The windows that score every byte of every file once, as `dsv4-lab eval` lays them.
 
-    Every byte counts once, behind at least length - stride bytes of its file where there are so
-    many. Windows at the end of a file are shorter.
+    A text begins with the begin token. Its first window has `context` tokens, every further one
+    ends `stride` tokens later and counts those alone.
     """
     for file in files:
-        content = np.frombuffer(file.content, np.uint8).astype(np.int16)
-        start = counted = 0
-        while counted < len(content):
-            part = content[start : start + length]
-            yield part, counted - start
-            counted = start + len(part)
-            start += stride
+        tokens = np.concatenate([[BOS], np.frombuffer(file.content, np.uint8)]).astype(np.int16)
+        done, last = 0, len(tokens) - 1
+        while done < last:
+            end = min(last, done + stride if done else context)
+            start = max(0, end - context)
+            yield Window(tokens[start:end], tokens[start + 1 : end + 1], done - start)
+            done = end

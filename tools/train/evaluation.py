@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tools.train.batches import begun, windows
+from tools.train.batches import windows
 from tools.train.corpus import SourceFile
 from tools.train.settings import PAD
 from tools.train.trunk import Model, forward
@@ -20,7 +20,7 @@ def bits_per_byte(
     model: Model,
     files: Sequence[SourceFile],
     *,
-    length: int,
+    context: int,
     stride: int,
     batch: int,
     most: int | None = None,
@@ -30,21 +30,23 @@ def bits_per_byte(
     most: look at so many windows only, spread over all of them.
     """
     device, total, count = model.weights["embed"].device, 0.0, 0
-    found = list(windows(files, length, stride))
+    found = list(windows(files, context, stride))
     if most is not None:
         found = found[:: -(-len(found) // most)]
     for start in range(0, len(found), batch):
         group = found[start : start + batch]
-        targets = np.full((len(group), length), PAD, np.int64)
-        counts = np.zeros((len(group), length), bool)
-        for row, (part, before) in enumerate(group):
-            targets[row, : len(part)] = part
-            counts[row, before : len(part)] = True
-        there = torch.from_numpy(targets).to(device)
+        longest = max(len(window.read) for window in group)
+        read, said = (np.full((len(group), longest), PAD, np.int64) for _ in range(2))
+        counts = np.zeros((len(group), longest), bool)
+        for row, window in enumerate(group):
+            size = len(window.read)
+            read[row, :size], said[row, :size] = window.read, window.said
+            counts[row, window.fresh : size] = True
         with torch.no_grad():
-            logits = forward(model, begun(there)).logits
-        logs = torch.log_softmax(logits.float(), -1).gather(-1, there[..., None])[..., 0]
-        total -= float(logs[torch.from_numpy(counts).to(device)].double().sum())
+            logits = forward(model, torch.from_numpy(read).to(device)).logits
+        logs = torch.log_softmax(logits.float(), -1)
+        own = logs.gather(-1, torch.from_numpy(said).to(device)[..., None])[..., 0]
+        total -= float(own[torch.from_numpy(counts).to(device)].double().sum())
         count += int(counts.sum())
     return total / math.log(2.0) / max(count, 1)
 

@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import torch
 
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.errors import Refusal
-from tools.train.batches import Pieces, begun, stream_of, windows
-from tools.train.corpus import Corpus, check_recorded, read_record
+from tools.train.batches import Pieces, stream_of, windows
+from tools.train.card import card
+from tools.train.corpus import Corpus, SourceFile, check_recorded, read_record
 from tools.train.draft_run import drafter_loss, gathered, rows_of, train_drafter
 from tools.train.drafter import draft
 from tools.train.evaluation import bits_per_byte, compressed_bits_per_byte
@@ -29,11 +30,12 @@ from tools.train.operators import rope_tables
 from tools.train.optimiser import Optimiser, optimiser
 from tools.train.parameters import initial, is_trunk, parameters
 from tools.train.settings import Settings, config_content, model_config
+from tools.train.stored import read_weights
 from tools.train.tables import hash_tables
-from tools.train.trunk import forward, model_of
+from tools.train.trunk import Model, forward, model_of
 from tools.train.trunk_run import Clock, Tables, bits, frozen, train_trunk
 
-CORPUS, RESULT = "corpus.json", "result.json"
+CORPUS, RESULT, CARD = "corpus.json", "result.json", "card.md"
 _SAVE_EVERY_S = 60.0
 _SAMPLE = 8  # windows of a held-out check while training
 
@@ -92,6 +94,7 @@ def run(
     torch.backends.cuda.matmul.allow_tf32 = False
     result = _result(it)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(card(result), encoding="utf-8")
     it.journal.draw()
     return result
 
@@ -228,11 +231,16 @@ def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any
 def _held_out(it: Run, phase: str, law: Law) -> dict[str, Any]:
     """What the held-out text says of the phase's model, on a few windows of it."""
     s, trunk = it.settings, frozen(it.config, _trunk(it), law, it.tables)
-    found = list(windows(it.corpus.held_out, s.length, s.length))
-    full = [part for part, _ in found if len(part) == s.length]
+    context = min(s.length, it.config.usable_positions)
+    found = windows(it.corpus.held_out, context, context)
+    full = [w for w in found if len(w.read) == context]
+    if not full:
+        return {}
     picked = full[:: max(1, len(full) // _SAMPLE)][:_SAMPLE]
-    batch = torch.from_numpy(np.stack(picked)).to(it.device).long()
-    tokens = begun(batch)
+    tokens, batch = (
+        torch.from_numpy(np.stack(part)).to(it.device).long()
+        for part in ([w.read for w in picked], [w.said for w in picked])
+    )
     with torch.no_grad():
         seen = forward(trunk, tokens)
         if phase == "trunk":
@@ -240,7 +248,7 @@ def _held_out(it: Run, phase: str, law: Law) -> dict[str, Any]:
             loss = torch.nn.functional.cross_entropy(logits, batch.flatten())
             return {"held_out_bits": bits(float(loss))}
         model = frozen(it.config, it.weights, law, it.tables)
-        last = s.length - it.config.dspark_block_size
+        last = context - it.config.dspark_block_size
         anchors = torch.arange(7, last, max(1, last // 64), device=it.device)
         anchors = anchors.expand(len(batch), -1)
         rows = rows_of(it.config, anchors)
@@ -256,8 +264,7 @@ def _result(it: Run) -> dict[str, Any]:
     model = frozen(it.config, _trunk(it), law, it.tables)
     smooth_model = model_of(it.config, model.weights, smooth(torch.float32), tables=it.tables)
     byte_bits, without = (
-        bits_per_byte(m, it.corpus.held_out, length=s.length, stride=max(1, s.length // 2),
-                      batch=8, most=s.judged_windows)
+        held_out_bits(m, it.corpus.held_out, s.judged_windows)
         for m in (model, smooth_model)
     )  # fmt: skip
     others = compressed_bits_per_byte(it.corpus.held_out)
@@ -282,6 +289,25 @@ def _result(it: Run) -> dict[str, Any]:
         "settings": dataclasses.asdict(s),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "device": torch.cuda.get_device_name() if it.device.type == "cuda" else "cpu",
+    }
+
+
+def held_out_bits(model: Model, files: Sequence[SourceFile], most: int | None) -> float:
+    """Bits per byte with all positions that the model was made for, half of them apart."""
+    context = model.config.usable_positions
+    return bits_per_byte(model, files, context=context, stride=context // 2, batch=8, most=most)
+
+
+def scored(folder: Path, files: Sequence[Path], device: str) -> dict[str, float]:
+    """Bits per byte of files under both laws in float32, by a checkpoint's stored weights."""
+    config, stored = read_weights(folder)
+    weights = {n: w.to(device, torch.float32 if w.is_floating_point() else w.dtype)
+               for n, w in stored.items()}  # fmt: skip
+    tables = rope_tables(config, smooth(torch.float32), weights["embed"].device)
+    texts = [SourceFile(file.as_posix(), file.read_bytes()) for file in files]
+    return {
+        law.name: held_out_bits(frozen(config, weights, law, tables), texts, None)
+        for law in (engine(torch.float32), smooth(torch.float32))
     }
 
 

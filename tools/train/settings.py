@@ -96,7 +96,7 @@ class Settings:
     bias_speed: float = 0.003
     draft_steps: int = 2500
     draft_batch: int = 16
-    anchors: int = 64
+    anchors: int = 128
     evaluate_every: int = 250
     judged_windows: int | None = None
     minutes: float | None = None
