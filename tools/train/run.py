@@ -91,7 +91,7 @@ def run(
         save(it)
         it.journal.draw()
         return None
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
     result = _result(it)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (folder / CARD).write_text(card(result), encoding="utf-8")
@@ -107,8 +107,7 @@ def _train(it: Run) -> None:
     settings, corpus, device = it.settings, it.corpus, it.device
     stream = stream_of(corpus.train)
     pieces = Pieces(stream, settings.length, settings.seed)
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_float32_matmul_precision("high" if device.type == "cuda" else "highest")
     phase = it.optimisers["trunk"]
     it.journal.cut("trunk", phase.steps)
     train_trunk(it.config, settings, phase, pieces, it.tables, it.clocks["trunk"],
