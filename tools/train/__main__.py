@@ -118,7 +118,7 @@ def score(model: Path, files: tuple[Path, ...], device: str) -> None:
     the engine's roundings, and without those of activations.
     """
     require_torch()
-    from tools.train.run import scored
+    from tools.train.judging import scored
 
     click.echo(json.dumps(scored(model, files, device), indent=1))
 

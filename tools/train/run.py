@@ -7,37 +7,34 @@ import json
 import math
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.errors import Refusal
-from tools.train.batches import Pieces, stream_of, windows
+from tools.train.batches import Pieces, stream_of
 from tools.train.card import card
-from tools.train.corpus import Corpus, SourceFile, check_recorded, read_record
-from tools.train.draft_run import drafter_loss, gathered, rows_of, train_drafter
-from tools.train.drafter import draft
-from tools.train.evaluation import bits_per_byte, compressed_bits_per_byte
+from tools.train.corpus import Corpus, check_recorded, read_record
+from tools.train.draft_run import train_drafter
+from tools.train.evaluation import compressed_bits_per_byte
 from tools.train.export import LAYOUTS, export
 from tools.train.journal import Journal, load_state, save_state
+from tools.train.judging import drafter_numbers, held_out_bits, trunk_numbers
 from tools.train.laws import Law, engine, smooth
 from tools.train.operators import rope_tables
 from tools.train.optimiser import Optimiser, optimiser
 from tools.train.parameters import initial, is_trunk, parameters
 from tools.train.settings import Settings, config_content, model_config
-from tools.train.stored import read_weights
 from tools.train.tables import hash_tables
-from tools.train.trunk import Model, forward, model_of
+from tools.train.trunk import model_of
 from tools.train.trunk_run import Clock, Tables, bits, frozen, train_trunk
 
 CORPUS, RESULT, CARD = "corpus.json", "result.json", "card.md"
 _SAVE_EVERY_S = 60.0
-_SAMPLE = 8  # windows of a held-out check while training
 
 
 @dataclass(slots=True)
@@ -213,7 +210,7 @@ def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any
         entry |= {"step": step, "share": share, "seconds": clock.seconds}
         if step and step % s.evaluate_every == 0:
             law = engine if numbers["coded"] else smooth
-            entry |= _held_out(it, phase, law(torch.float32, it.compute))
+            entry |= _looked_at(it, phase, law(torch.float32, it.compute))
         it.journal.write(phase=phase, **entry)
         held = entry.get("held_out_bits")
         it.journal.progress(
@@ -227,33 +224,9 @@ def _report(it: Run, phase: str, step: int, share: float, numbers: dict[str, Any
         it.journal.draw()
 
 
-def _held_out(it: Run, phase: str, law: Law) -> dict[str, Any]:
-    """What the held-out text says of the phase's model, on a few windows of it."""
-    s, trunk = it.settings, frozen(it.config, _trunk(it), law, it.tables)
-    context = min(s.length, it.config.usable_positions)
-    found = windows(it.corpus.held_out, context, context)
-    full = [w for w in found if len(w.read) == context]
-    if not full:
-        return {}
-    picked = full[:: max(1, len(full) // _SAMPLE)][:_SAMPLE]
-    tokens, batch = (
-        torch.from_numpy(np.stack(part)).to(it.device).long()
-        for part in ([w.read for w in picked], [w.said for w in picked])
-    )
-    with torch.no_grad():
-        seen = forward(trunk, tokens)
-        if phase == "trunk":
-            logits = seen.logits.flatten(0, -2).float()
-            loss = torch.nn.functional.cross_entropy(logits, batch.flatten())
-            return {"held_out_bits": bits(float(loss))}
-        model = frozen(it.config, it.weights, law, it.tables)
-        last = context - it.config.dspark_block_size
-        anchors = torch.arange(7, last, max(1, last // 64), device=it.device)
-        anchors = anchors.expand(len(batch), -1)
-        rows = rows_of(it.config, anchors)
-        made = draft(model, seen.taps, anchors, gathered(tokens, rows))
-        _, numbers = drafter_loss(made, gathered(seen.logits, rows), gathered(batch, rows))
-    return {"held_out_accepted": numbers["accepted"].tolist()}
+def _looked_at(it: Run, phase: str, law: Law) -> dict[str, Any]:
+    judge = trunk_numbers if phase == "trunk" else drafter_numbers
+    return judge(it.config, it.weights, law, it.tables, it.corpus.held_out, it.settings.length)
 
 
 def _result(it: Run) -> dict[str, Any]:
@@ -280,7 +253,7 @@ def _result(it: Run) -> dict[str, Any]:
         "corpus": {k: record[k] for k in ("release", "licence", "train", "held_out")},
         "bits_per_byte": {"engine": byte_bits, "without_activation_codes": without, **others},
         "below_xz": 1.0 - byte_bits / others["xz"],
-        "drafter": _held_out(it, "drafter", law),
+        "drafter": _looked_at(it, "drafter", law),
         "sizes_bytes": sizes,
         "parameters": sum(w.numel() for w in it.weights.values()),
         "steps": {n: o.steps for n, o in it.optimisers.items()},
@@ -288,25 +261,6 @@ def _result(it: Run) -> dict[str, Any]:
         "settings": dataclasses.asdict(s),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "device": torch.cuda.get_device_name() if it.device.type == "cuda" else "cpu",
-    }
-
-
-def held_out_bits(model: Model, files: Sequence[SourceFile], most: int | None) -> float:
-    """Bits per byte with all positions that the model was made for, half of them apart."""
-    context = model.config.usable_positions
-    return bits_per_byte(model, files, context=context, stride=context // 2, batch=8, most=most)
-
-
-def scored(folder: Path, files: Sequence[Path], device: str) -> dict[str, float]:
-    """Bits per byte of files under both laws in float32, by a checkpoint's stored weights."""
-    config, stored = read_weights(folder)
-    weights = {n: w.to(device, torch.float32 if w.is_floating_point() else w.dtype)
-               for n, w in stored.items()}  # fmt: skip
-    tables = rope_tables(config, smooth(torch.float32), weights["embed"].device)
-    texts = [SourceFile(file.as_posix(), file.read_bytes()) for file in files]
-    return {
-        law.name: held_out_bits(frozen(config, weights, law, tables), texts, None)
-        for law in (engine(torch.float32), smooth(torch.float32))
     }
 
 
