@@ -24,6 +24,7 @@ from tools.train import export as exports  # noqa: E402
 from tools.train import run as whole  # noqa: E402
 from tools.train.__main__ import main  # noqa: E402
 from tools.train.settings import config_content, settings_of  # noqa: E402
+from tools.train.stored import read_weights  # noqa: E402
 
 CPU = torch.device("cpu")
 MODULES = ("textwrap.py", "string.py", "shlex.py", "timeit.py")
@@ -187,3 +188,21 @@ def test_the_command_exports_a_run_again(trained: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     first, again = (p / "model.safetensors" for p in (trained / "0731", tmp_path / "x"))
     assert first.read_bytes() == again.read_bytes()
+
+
+def test_a_checkpoint_becomes_nvfp4_without_its_run(trained: Path, tmp_path: Path) -> None:
+    there, out = str(trained / "0731"), str(tmp_path / "x")
+    layout = ["--layout", "0731-nvfp4"]
+    done = CliRunner().invoke(main, ["export", "--run", there, "--out", out, *layout])
+    assert done.exit_code == 0, done.output
+    assert open_artifact(tmp_path / "x").census.layout.nvfp4
+    again = read_weights(tmp_path / "x")[1]
+    for name, w in read_weights(trained / "0731-nvfp4")[1].items():
+        assert torch.equal(w, again[name]), name
+
+
+def test_a_folder_without_a_run_is_not_exported(tmp_path: Path) -> None:
+    out = str(tmp_path / "x")
+    done = CliRunner().invoke(main, ["export", "--run", str(tmp_path), "--out", out])
+    assert isinstance(done.exception, Refusal)
+    assert "neither the state of a run nor a checkpoint" in str(done.exception)

@@ -96,11 +96,12 @@ def run(
 
 
 @main.command()
-@click.option("--run", "folder", type=click.Path(path_type=Path), required=True)
+@click.option("--run", "folder", type=click.Path(path_type=Path), required=True,
+              help="folder of a run, or of a checkpoint that one exported")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="a new folder")
 @click.option("--layout", default="0731", type=click.Choice(["0731", "0731-nvfp4"]))
 def export(folder: Path, out: Path, layout: str) -> None:
-    """Export the state of a run again, in one layout."""
+    """Export a run again, in one layout."""
     require_torch()
     from tools.train.run import exported
 

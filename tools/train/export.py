@@ -47,7 +47,7 @@ def export(
     Errors: Refusal when something is there already, when a weight is not finite, when NVFP4 scales
     do not reach, or when what is read back differs from what was trained.
     """
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (out.is_file() or any(out.iterdir())):
         raise Refusal(f"an export was asked for; something is there\n  {out}\n  give a new folder")
     config = read_config(content, "the configuration of the run")
     stored = dict(_stored(config, weights, nvfp4=layout == "0731-nvfp4"))

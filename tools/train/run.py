@@ -22,13 +22,14 @@ from tools.train.corpus import Corpus, check_recorded, read_record
 from tools.train.draft_run import train_drafter
 from tools.train.evaluation import compressed_bits_per_byte
 from tools.train.export import LAYOUTS, export
-from tools.train.journal import Journal, load_state, save_state
+from tools.train.journal import STATE, Journal, load_state, save_state
 from tools.train.judging import drafter_numbers, held_out_bits, trunk_numbers
 from tools.train.laws import Law, engine, smooth
 from tools.train.operators import rope_tables
 from tools.train.optimiser import Optimiser, optimiser
 from tools.train.parameters import initial, is_trunk, parameters
-from tools.train.settings import Settings, config_content, model_config
+from tools.train.settings import SIZES, Settings, config_content, model_config
+from tools.train.stored import read_weights
 from tools.train.tables import hash_tables
 from tools.train.trunk import model_of
 from tools.train.trunk_run import Clock, Tables, bits, frozen, train_trunk
@@ -130,14 +131,32 @@ def save(it: Run) -> None:
     it.saved = time.monotonic()
 
 
-def exported(it_folder: Path, out: Path, layout: str) -> int:
-    """Export the state of a run again. Errors: Refusal when the folder holds none."""
-    file = it_folder / "state.pt"
-    if not file.is_file():
-        raise Refusal(f"an export was asked for; no state of a run\n  {file}\n  run it first")
-    state = torch.load(file, map_location="cpu", weights_only=True)
-    content = config_content(state["settings"]["size"], nvfp4=layout == LAYOUTS[1])
-    return export(content, state["weights"], out, layout=layout, remarks=_remarks(state))
+def exported(source: Path, out: Path, layout: str) -> int:
+    """Export the state of a run, or a checkpoint that a run exported, in a layout.
+
+    A checkpoint holds what training computed with, so its numbers stay what they are.
+    Errors: Refusal when the folder holds neither.
+    """
+    if (source / STATE).is_file():
+        state = torch.load(source / STATE, map_location="cpu", weights_only=True)
+        size, weights, remarks = state["settings"]["size"], state["weights"], _remarks(state)
+    elif (source / "config.json").is_file():
+        config, stored = read_weights(source)
+        weights = {n: w.float() if w.is_floating_point() else w for n, w in stored.items()}
+        found = [size for size in SIZES if model_config(size) == config]
+        if not found:
+            raise Refusal(
+                f"an export was asked for; the checkpoint is of no size that is trained here\n"
+                f"  {source}\n  give one that a run exported"
+            )
+        size, remarks = found[0], {}
+    else:
+        raise Refusal(
+            f"an export was asked for; there is neither the state of a run nor a checkpoint\n"
+            f"  {source}\n  give the folder of a run"
+        )
+    content = config_content(size, nvfp4=layout == LAYOUTS[1])
+    return export(content, weights, out, layout=layout, remarks=remarks)
 
 
 def _check_corpus(corpus: Corpus, folder: Path, recorded: Mapping[str, Any] | None) -> None:

@@ -85,7 +85,7 @@ class Settings:
     batch: int = 16
     steps: int = 4000
     rate: float = 0.02
-    plain_rate: float = 0.003
+    plain_rate: float = 0.004
     decay: float = 0.1
     dropout: float = 0.1
     warm: float = 0.03
