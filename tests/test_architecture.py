@@ -110,6 +110,11 @@ def test_nothing_imports_the_tests(path: Path) -> None:
     assert "tests" not in tops(imports(path))
 
 
+@pytest.mark.parametrize("path", python_files(*PACKAGES), ids=relative)
+def test_nothing_imports_the_tools_or_what_they_need(path: Path) -> None:
+    assert not tops(imports(path)) & {"tools", "torch"}
+
+
 @pytest.mark.parametrize("path", python_files("dsv4/runtime"), ids=relative)
 def test_the_runtime_knows_specs_and_no_models(path: Path) -> None:
     own = {n for n in imports(path) if n.startswith("dsv4.")}

@@ -1,0 +1,1 @@
+"""Programs beside the project: nothing in it imports them."""
