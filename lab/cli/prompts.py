@@ -9,8 +9,8 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from dsv4.checkpoint.config import ModelConfig
-from dsv4.engine.source import open_source
+from dsv4.checkpoint.config import ModelConfig, load_config
+from dsv4.checkpoint.mint import MintPlan
 from dsv4.errors import Refusal
 from lab.cli.settings import current
 from lab.minted import model_of
@@ -51,8 +51,9 @@ def chosen_prompts(
 
 
 def config_of(folder: Path) -> ModelConfig:
-    """The configuration of a folder or of a model to be minted. Errors: Refusal."""
-    return open_source(model_of(folder)).census.config
+    """The configuration of a folder or of a model to be made; no census. Errors: Refusal."""
+    model = model_of(folder)
+    return model.config if isinstance(model, MintPlan) else load_config(model)
 
 
 def room_for(folder: Path, prompt: int, count: int, asked: int | None) -> int:
