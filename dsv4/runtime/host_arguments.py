@@ -50,19 +50,15 @@ def pack(
 
 
 def extents(
-    signature: tuple[str, ...], args: Sequence[Array | np.generic], steady: Sequence[bool] = ()
+    signature: tuple[str, ...], args: Sequence[Array | np.generic]
 ) -> "ctypes.Array[Extent]":
-    """The bytes that each array argument spans, for check mode; steady says of each argument
-    whether a dependent launch may read it at once.
-    """
+    """The bytes that each array argument spans, for check mode."""
     found = []
     for i, (code, arg) in enumerate(zip(signature, args, strict=True)):
         if isinstance(arg, np.ndarray):
             low, size_bytes = _span(arg)
             first = arg.__array_interface__["data"][0] + low
-            kept = bool(steady) and steady[i]
-            writable = int(code[0] == "p")
-            found.append(Extent(first, size_bytes, arg.itemsize, writable, i, int(kept)))
+            found.append(Extent(first, size_bytes, arg.itemsize, int(code[0] == "p"), i))
     return (Extent * max(1, len(found)))(*found)
 
 
