@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsv4.errors import LaunchError
 from dsv4.kernels.join import join_add, mailbox_words, tiles_of
 from dsv4.runtime.hostdevice import HostDevice
 from dsv4.spec import F32
@@ -183,3 +184,9 @@ def test_a_mailbox_has_room_for_every_flag() -> None:
         size = rows * width
         assert mailbox_words(4, rows, width) >= 4 * (2 * size + tiles_of(size))
         assert mailbox_words(4, rows, width) % 4 == 0
+
+
+def test_more_than_two_ranks_in_a_launch_are_refused() -> None:
+    held = room(3, 1, 8)
+    with pytest.raises(LaunchError, match="must have begun"):
+        join(HostDevice(), parts(3, 1, 8, seed=1), held, first=0, spins=1)

@@ -62,6 +62,8 @@ join_add = kernel(
     requires=(
         Require("N >= 2 and N <= 32", because="a thread of the first warp waits for each peer"),
         Require("first >= 0 and first + S <= N", because="ranks are numbered from 0"),
+        # Beside each other only to be watched: a rank of its own runs on a device of its own.
+        Require("S <= 2", because="ranks of one launch wait for blocks that must have begun too"),
         Require("spins >= 1", because="a flag is looked at once at least"),
     ),
     constants=_constants,

@@ -81,7 +81,7 @@ def test_the_package_declares_what_the_documents_name() -> None:
     assert project["name"] == "dsv4-lab"
     assert project["scripts"] == {"dsv4-lab": "lab.cli.main:main"}
     extras = {"cuda12", "cuda13", "compile", "dev", "report", "shell", "lt", "zig", "text"}
-    extras |= {"ray", "rivals", "workers"}
+    extras |= {"ray", "rivals", "train", "workers"}
     assert set(project["optional-dependencies"]) == extras
     core = {d.partition(">")[0] for d in project["dependencies"]}
     assert core == {"click", "numpy", "safetensors"}
