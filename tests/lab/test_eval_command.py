@@ -68,8 +68,9 @@ def test_eval_tells_bits_acceptance_and_calibration_and_keeps_them(
     code, out, _ = run(capsys, "records", "show", found["run"], "--store", store, "--json")
     (kept,) = json.loads(out)["results"]
     assert kept["kernel"] == "eval" and kept["bits_per_byte"] == found["bits_per_byte"]
-    code, out, _ = run(capsys, "records", "list", "--store", store)
-    assert code == 0 and "eval" in out
+    code, out, _ = run(capsys, "records", "list", "--store", store, "--json")
+    (listed,) = json.loads(out)["runs"]
+    assert code == 0 and (listed["id"], listed["pass"]) == (found["run"], 1)
 
 
 def test_eval_prints_tables_for_people(
