@@ -25,11 +25,10 @@ from dsv4.errors import Refusal
 from dsv4.runtime.device import Graph
 from lab.bench.clocks import around
 from lab.bench.floors import layer_bytes
-from lab.bench.measured import Measured, Pair, paired
+from lab.bench.measured import Measured, Pair, pair_of
 from lab.bench.roofs import Roofs
 from lab.bench.sampling import Repeated, replayed, turn_by_turn
 from lab.bench.steps import Arm, facts
-from lab.result import FAIL, PASS
 
 KINDS: Final[Mapping[LayerClass, str]] = {
     "window": "window only",
@@ -79,18 +78,16 @@ def bench_layers(
         timings, clock = around(device, functools.partial(turn_by_turn, again, samples))
         both = []
         for side, arm, timing in zip(sides, arms, timings, strict=True):
-            passed = not side.reasons
             case = f"{KINDS[kind]}, {model} context {context} rows {rows}"
             both.append(
-                Measured(
-                    facts=facts(side.engine, "layer", case, seed, reasons=side.reasons,
-                                digest=side.digest),
-                    arm=arm,
-                    verdict=PASS if passed else FAIL,
-                    timing=timing if passed else None,
+                Measured.of_engine(
+                    facts(side.engine, "layer", case, seed, reasons=side.reasons,
+                          digest=side.digest),
+                    arm,
+                    timing,
+                    clock,
                     size_bytes=round(side.size_bytes),
                     roof=roofs.read if roofs else None,
-                    clock=clock,
                     launches=side.again.launches,
                     more={
                         "model": model,
@@ -104,7 +101,8 @@ def bench_layers(
                 )
             )  # fmt: skip
         found += both
-        pairs += [paired(both[0], both[1])] if len(both) == 2 else []
+        pair = pair_of(both)
+        pairs += [pair] if pair else []
     return found, pairs
 
 

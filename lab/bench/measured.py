@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from lab.bench.clocks import Clock
 from lab.bench.sampling import HOW_CUDA, HOW_HOST, Repeated, interval_of, spread
 from lab.measure.timing import Timing
 from lab.record.comparison import DEFAULT_SLOWER, time_verdict
-from lab.result import PASS, CaseResult
+from lab.result import FAIL, PASS, CaseResult
 
 # What a roof can be exceeded by before the measurement itself is doubted.
 _BEYOND_ROOF = 1.05
@@ -50,6 +50,23 @@ class Measured:
             clock=clock,
             launches=again.launches if again else 0,
         )
+
+    @classmethod
+    def of_engine(
+        cls,
+        facts: Mapping[str, Any],
+        arm: Mapping[str, Any],
+        timing: Timing | None,
+        clock: Clock,
+        **counted: Any,
+    ) -> Measured:
+        """What an engine's work gave: it passed if no reasons speak against it.
+
+        counted: size_bytes, roof, launches and more, as the fields of that name.
+        """
+        passed = not facts["reasons"]
+        kept = timing if passed else None
+        return cls(facts, arm, PASS if passed else FAIL, kept, clock=clock, **counted)
 
     @property
     def name(self) -> str:
@@ -136,6 +153,11 @@ class Pair:
             "same_bytes": self.same_bytes,
             "rival": self.rival or None,
         }
+
+
+def pair_of(found: Sequence[Measured]) -> Pair | None:
+    """The second of two arms against the first; None for one arm alone."""
+    return paired(found[0], found[1]) if len(found) == 2 else None
 
 
 def paired(a: Measured, b: Measured, slower: float = DEFAULT_SLOWER) -> Pair:

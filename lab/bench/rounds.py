@@ -16,11 +16,10 @@ from dsv4.engine.engine import Engine
 from dsv4.engine.speculate import SpecLoop, open_loop, play_round
 from dsv4.errors import StateError
 from lab.bench.clocks import Clock, around
-from lab.bench.measured import Measured, Pair, paired
+from lab.bench.measured import Measured, Pair, pair_of
 from lab.bench.steps import Arm, facts
 from lab.generation import generate
 from lab.measure.timing import Timing
-from lab.result import FAIL, PASS
 from lab.scripted import ScriptedDrafter, with_probability
 from lab.spec_run import SCRIPTED_BLOCK
 
@@ -84,7 +83,7 @@ def bench_rounds(
         _measured(side, arm, clock, model, len(prompt), accept, seed)
         for side, arm in zip(played, arms, strict=True)
     ]
-    return found, paired(found[0], found[1]) if len(found) == 2 else None
+    return found, pair_of(found)
 
 
 def _open(
@@ -126,19 +125,19 @@ def _measured(
     accept: float | None,
     seed: int,
 ) -> Measured:
-    run, passed = side.loop.run, not side.reasons
+    run = side.loop.run
     drafts = "own drafts" if accept is None else f"drafts right with {accept:g}"
     case = f"{model} prompt {prompt} rows {side.loop.cap}, {drafts}"
     digest = hashlib.sha256(str(run.tokens).encode()).hexdigest()
-    round_s = Timing(tuple(side.times_s), cold=False).median_s if side.times_s else None
-    return Measured(
-        facts=facts(side.engine, "round", case, seed, reasons=side.reasons, digest=digest),
-        arm=arm,
-        verdict=PASS if passed else FAIL,
-        timing=Timing(tuple(side.times_s), cold=False) if passed else None,
+    # Without a full round there are no times, and that is one of the reasons.
+    timing = None if side.reasons else Timing(tuple(side.times_s), cold=False)
+    return Measured.of_engine(
+        facts(side.engine, "round", case, seed, reasons=side.reasons, digest=digest),
+        arm,
+        timing,
+        clock,
         size_bytes=0,
         roof=None,
-        clock=clock,
         launches=1,
         more={
             "model": model,
@@ -149,6 +148,6 @@ def _measured(
             "acceptance": run.acceptance(),
             "accept_digest": run.accept_digest,
             "plain_step_s": side.plain_step_s,
-            "tokens_per_s": run.tokens_per_round / round_s if passed and round_s else None,
+            "tokens_per_s": run.tokens_per_round / timing.median_s if timing else None,
         },
     )

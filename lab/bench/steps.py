@@ -17,11 +17,10 @@ from dsv4.engine.tape import Entry
 from dsv4.errors import Refusal
 from lab.bench.clocks import around
 from lab.bench.floors import step_bytes
-from lab.bench.measured import Measured, Pair, paired
+from lab.bench.measured import Measured, Pair, pair_of
 from lab.bench.roofs import Roofs
 from lab.bench.sampling import Repeated, replayed, turn_by_turn
 from lab.engine_steps import kernel_costs, step_entries
-from lab.result import FAIL, PASS
 
 HOW_WITHOUT_GRAPH: Final = "launches sent one by one, as these switches run a step"
 Arm = dict[str, str | None]
@@ -65,19 +64,17 @@ def bench_step(
     for step, arm, timing in zip(steps, arms, timings, strict=True):
         size = sum(e.size_bytes for e in step.entries)
         launches = sum(not e.host for e in step.entries)
-        passed = not step.reasons
         found.append(
-            Measured(
-                facts=facts(
+            Measured.of_engine(
+                facts(
                     step.engine, "step", f"{model} context {context} rows {rows}", seed,
                     reasons=step.reasons, digest=step.digest,
                 ),
-                arm=arm,
-                verdict=PASS if passed else FAIL,
-                timing=timing if passed else None,
+                arm,
+                timing,
+                clock,
                 size_bytes=size,
                 roof=roofs.read if roofs else None,
-                clock=clock,
                 launches=launches,
                 more={
                     "model": model,
@@ -89,11 +86,11 @@ def bench_step(
                     "floor_bytes": step_bytes(step.engine.config, rows),
                     "kernels": [
                         asdict(k) for k in kernel_costs(step.engine, step.entries, samples)
-                    ] if passed else [],
+                    ] if not step.reasons else [],
                 },
             )
         )  # fmt: skip
-    return found, paired(found[0], found[1]) if len(found) == 2 else None
+    return found, pair_of(found)
 
 
 def open_step(engine: Engine, *, context: int, rows: int, seed: int = 0) -> Step:
