@@ -83,6 +83,8 @@ def test_the_package_declares_what_the_documents_name() -> None:
     extras = {"cuda12", "cuda13", "compile", "dev", "report", "shell", "lt", "zig", "text"}
     extras |= {"ray", "rivals", "train", "workers"}
     assert set(project["optional-dependencies"]) == extras
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [e for e in sorted(extras) if f"`{e}`" not in readme] == []
     core = {d.partition(">")[0] for d in project["dependencies"]}
     assert core == {"click", "numpy", "safetensors"}
 
