@@ -12,10 +12,8 @@
 //
 // One warp a group, a block covers 512 lanes of a row (128 in FP4); rows lie on grid x.
 // CLAMP_ONLY leaves the rounding out: then only infinities change.
-#include "common/convert.cuh"
-#include "common/math.cuh"
+#include "common/fp8_groups.cuh"
 #include "common/probe.cuh"
-#include "common/reduce.cuh"
 
 #ifndef GROUP
 #define GROUP 32
@@ -24,14 +22,8 @@
 #define CLAMP_ONLY 0
 #endif
 
-constexpr int LANES = GROUP / 32;          // lanes of a group that one thread holds, 32 apart
-constexpr u32 MANTISSA_OF_448 = 0x600000;  // 448 = 1.75 * 2^8
-constexpr u32 MANTISSA_OF_6 = 0x400000;    // 6 = 1.5 * 2^2
-
-__device__ __forceinline__ float finite_magnitude(float x) {
-    const float magnitude = fabsf(x);
-    return magnitude <= MAX_F32 ? magnitude : 0.0f;
-}
+constexpr int LANES = GROUP / 32;        // lanes of a group that one thread holds, 32 apart
+constexpr u32 MANTISSA_OF_6 = 0x400000;  // 6 = 1.5 * 2^2
 
 // The exponent of the group's scale; every lane of the warp gets it. `at` is the group's number.
 __device__ __forceinline__ int group_exponent(const float (&x)[LANES], float floor, u32 mantissa,
@@ -49,7 +41,7 @@ __device__ __forceinline__ int group_exponent(const float (&x)[LANES], float flo
 }
 
 __device__ __forceinline__ int fp8_exponent(const float (&x)[LANES], i64 at) {
-    return group_exponent(x, 1e-4f, MANTISSA_OF_448, 8, at);
+    return group_exponent(x, FP8_FLOOR, MANTISSA_OF_448, 8, at);
 }
 
 // Which group of its row this warp has.
@@ -92,10 +84,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const float inverse = exp2_of(-k);
     u8* const at = codes + (i64)blockIdx.x * K + group * GROUP + lane;
 #pragma unroll
-    for (int i = 0; i < LANES; ++i) {
-        const u8 code = f32_to_e4m3(v[i] * inverse);
-        at[32 * i] = code == 0x80 ? 0 : code;
-    }
+    for (int i = 0; i < LANES; ++i) at[32 * i] = fp8_code(v[i], inverse);
     if (lane == 0) scales[(i64)blockIdx.x * (K / GROUP) + group] = exp2_of(k);
 }
 

@@ -17,10 +17,8 @@
 // position. `previous` is 0 when nothing precedes the first block; a block at position 0 has nothing
 // before it either.
 //
-// A thread takes every PARTS-th pair of a channel in ascending order: first the maximum, then both
-// sums in f64, exponentials included; the parts' sums are added ascending. One rounding, at the
-// store. The order depends on C and OVERLAP alone, so one block pools to the bytes that many do.
-#include "common/math.cuh"
+// The order of the sums is that of common/pool.cuh, with PARTS threads for a channel.
+#include "common/pool.cuh"
 
 #ifndef OVERLAP
 #define OVERLAP 1
@@ -32,70 +30,12 @@
 constexpr int THREADS = 128;
 constexpr int CHANNELS = THREADS / PARTS;
 
-// The raw rows and where a block's rows are among them.
-struct Rows {
-    const float *kv, *score, *ape;
-    i32 C, K, ring;
-    i32 own;        // row of the block's first position
-    bool previous;  // whether the block before it exists
-};
-
-// Pair number `pair` of a channel: its logit, or minus infinity if it is absent, and its value.
-__device__ __forceinline__ float pair_of(const Rows& rows, i32 channel, i32 pair,
-                                         const float*& value) {
-    constexpr int WIDTHS = 1 + OVERLAP;
-    const bool before = OVERLAP && pair < rows.C;
-    if (before && !rows.previous) return -INF_F32;
-    const i32 place = OVERLAP && !before ? pair - rows.C : pair;
-    i32 row = rows.own + place - (before ? rows.C : 0);
-    if (row < 0) row += rows.ring;
-    if (row >= rows.ring) row -= rows.ring;
-    const i32 column = channel + (OVERLAP && !before ? rows.K : 0);
-    const i64 at = (i64)row * WIDTHS * rows.K + column;
-    value = rows.kv + at;
-    return rows.score[at] + rows.ape[(i64)place * WIDTHS * rows.K + column];
-}
+using Rows = RawRows<OVERLAP>;
 
 // Whole block of threads; threads past the last channel take part in the barriers only.
 __device__ __forceinline__ void pool(const Rows& rows, i32 channel, float* y) {
-    __shared__ double above[PARTS][CHANNELS], below[PARTS][CHANNELS];
-    __shared__ float tops[PARTS][CHANNELS];
-    const int part = threadIdx.x / CHANNELS, slot = threadIdx.x % CHANNELS;
-    const i32 pairs = channel < rows.K ? (1 + OVERLAP) * rows.C : 0;
-    const float* value;
-
-    float top = -INF_F32;
-#pragma unroll 4
-    for (i32 pair = part; pair < pairs; pair += PARTS)
-        top = fmaxf(top, pair_of(rows, channel, pair, value));
-    if (PARTS > 1) {
-        tops[part][slot] = top;
-        __syncthreads();
-#pragma unroll
-        for (int other = 0; other < PARTS; ++other) top = fmaxf(top, tops[other][slot]);
-    }
-
-    double sum = 0.0, weights = 0.0;
-#pragma unroll 4
-    for (i32 pair = part; pair < pairs; pair += PARTS) {
-        const float logit = pair_of(rows, channel, pair, value);
-        if (logit == -INF_F32) continue;
-        const double weight = exp_f64((double)logit - (double)top);
-        weights += weight;
-        sum = fma(weight, (double)*value, sum);
-    }
-    if (PARTS > 1) {
-        above[part][slot] = sum;
-        below[part][slot] = weights;
-        __syncthreads();
-        if (part > 0) return;
-#pragma unroll
-        for (int other = 1; other < PARTS; ++other) {
-            sum += above[other][slot];
-            weights += below[other][slot];
-        }
-    }
-    if (channel < rows.K) *y = weights == 0.0 ? 0.0f : (float)(sum / weights);
+    const float value = pooled<PARTS, CHANNELS>(rows, channel);
+    if (channel < rows.K && threadIdx.x < CHANNELS) *y = value;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)

@@ -8,8 +8,8 @@
 //
 // A warp takes one row, or several when they are short. A lane holds PER neighbouring elements:
 // butterflies below PER stay in its registers, the others exchange with the lane h / PER away.
+#include "common/butterflies.cuh"
 #include "common/copy.cuh"
-#include "common/reduce.cuh"
 
 #ifndef WIDTH
 #define WIDTH 128
@@ -34,27 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hadamard(float* x, i32 T, 
         for (int i = PER / 4 * 4; i < PER; ++i) v[i] = at[i];
     }
 
-    // Inside the lane.
-#pragma unroll
-    for (int h = 1; h < PER; h *= 2) {
-#pragma unroll
-        for (int i = 0; i < PER; ++i) {
-            if (i & h) continue;
-            const float a = v[i], b = v[i + h];
-            v[i] = a + b;
-            v[i + h] = a - b;
-        }
-    }
-    // Across lanes. Lanes of rows past the end take part with zeros: a shuffle needs the whole warp.
-#pragma unroll
-    for (int h = 1; h < LANES; h *= 2) {
-#pragma unroll
-        for (int i = 0; i < PER; ++i) {
-            const float other = __shfl_xor_sync(FULL_WARP, v[i], h);
-            v[i] = part & h ? other - v[i] : v[i] + other;
-        }
-    }
-
+    butterflies<LANES>(v, part);
     if (row >= T) return;
 #pragma unroll
     for (int i = 0; i < PER; ++i) v[i] *= scale;

@@ -18,87 +18,19 @@
 // of the RMS norm is that of rms_norm. So the fused kernels give the bytes of post, island_dots,
 // norm_scale, split, collapse and rms_norm one after the other, for a row alone and in any batch.
 //
-// comb: z = mix * scale[2] + base; softmax of each row j, plus eps; then columns divided by (their
-// sum + eps); then iterations - 1 times rows, then columns. M lanes hold one row each; sums run
-// ascending. Exponentials are exp_exact: the same bytes on both backends.
+// common/mixing.cuh balances comb. split holds a row in a lane, for many tokens at once; the fused
+// kernels hold an element in a lane where a warp has room, because a division that waits for the one
+// before it is most of their time.
+// Exponentials are exp_exact: the same bytes on both backends.
 //
 // Build constants: STREAMS (M, 1..8), ITERATIONS, WIDTH (columns of a load, 4 or 1), PARTS
 // (ceil(M D / 256), at most 256), PER_THREAD (ceil(D / 512), at most 16).
-#include "common/parts.cuh"
+#include "common/mixing.cuh"
 
-constexpr int MIXES = (2 + STREAMS) * STREAMS;
 constexpr int THREADS = 256;
 constexpr int NORM_THREADS = 512;  // as in rms_norm, whose order of sums we keep
 constexpr int WARPS = NORM_THREADS / 32;
 constexpr int SPLIT_ROWS = 32 / STREAMS;  // rows that a warp of hyper_split holds
-
-static_assert(STREAMS >= 1 && STREAMS <= 8, "1 to 8 residual streams");
-static_assert(ITERATIONS >= 1, "comb needs its first column step");
-
-// ---------------------------------------------------------------------------- coefficients
-
-// Both forms keep their digits: e^-z would overflow for z below -88, where sigmoid is e^z.
-__device__ __forceinline__ float sigmoid(float z) {
-    const float e = exp_exact(-fabsf(z));
-    return (z < 0.0f ? e : 1.0f) / (1.0f + e);
-}
-
-__device__ __forceinline__ float gate(float mix, float scale, float base) {
-    return sigmoid(fmaf(mix, scale, base));
-}
-
-__device__ __forceinline__ float total_of(const float (&row)[STREAMS]) {
-    float sum = row[0];
-#pragma unroll
-    for (int k = 1; k < STREAMS; ++k) sum += row[k];
-    return sum;
-}
-
-__device__ __forceinline__ void scale_rows(float (&row)[STREAMS], float eps) {
-    const float sum = total_of(row) + eps;
-#pragma unroll
-    for (int k = 0; k < STREAMS; ++k) row[k] /= sum;
-}
-
-// Lane `first` + j holds row j of the matrix.
-__device__ __forceinline__ void scale_columns(float (&row)[STREAMS], int first, float eps) {
-#pragma unroll
-    for (int k = 0; k < STREAMS; ++k) {
-        float sum = __shfl_sync(FULL_WARP, row[k], first);
-#pragma unroll
-        for (int j = 1; j < STREAMS; ++j) sum += __shfl_sync(FULL_WARP, row[k], first + j);
-        row[k] /= sum + eps;
-    }
-}
-
-// Row j of comb from a row's scaled mixes; by a whole warp.
-__device__ __forceinline__ void balance(const float* mix, const float* scale, const float* base,
-                                        float eps, int j, int first, float (&row)[STREAMS]) {
-    const int at = (2 + j) * STREAMS;
-#pragma unroll
-    for (int k = 0; k < STREAMS; ++k) row[k] = fmaf(mix[at + k], scale[2], base[at + k]);
-    float largest = row[0];
-#pragma unroll
-    for (int k = 1; k < STREAMS; ++k) largest = fmaxf(largest, row[k]);
-#pragma unroll
-    for (int k = 0; k < STREAMS; ++k) row[k] = exp_exact(row[k] - largest);
-    const float sum = total_of(row);
-#pragma unroll
-    for (int k = 0; k < STREAMS; ++k) row[k] = row[k] / sum + eps;
-    scale_columns(row, first, eps);
-    for (int i = 1; i < ITERATIONS; ++i) {
-        scale_rows(row, eps);
-        scale_columns(row, first, eps);
-    }
-}
-
-// A mix times the inverse root: one rounding from double, or the roundings of an f32 norm.
-__device__ __forceinline__ float scaled(float mix, double squares, int count, float eps) {
-    return (float)((double)mix / sqrt(squares / (double)count + (double)eps));
-}
-__device__ __forceinline__ float scaled(float mix, float squares, int count, float eps) {
-    return mix * (1.0f / sqrtf(squares / (float)count + eps));
-}
 
 // ---------------------------------------------------------------------------- one step each
 
@@ -230,15 +162,11 @@ __device__ __forceinline__ void pre_row(const float* x, const float* mix, const 
     }
     __syncthreads();
     if (warp == 0) {
-        const int j = lane % STREAMS;
-        const i64 at = (i64)blockIdx.x * STREAMS + j;
-        float own[STREAMS];
-        balance(logits, scale, base, eps, j, lane - j, own);
+        const i64 at = (i64)blockIdx.x * STREAMS;
+        store_balanced(logits, scale, base, eps, comb + at * STREAMS);
         if (lane >= STREAMS) return;
-        pre[at] = gates[j];
-        post[at] = 2.0f * gate(logits[STREAMS + j], scale[1], base[STREAMS + j]);
-#pragma unroll
-        for (int k = 0; k < STREAMS; ++k) comb[at * STREAMS + k] = own[k];
+        pre[at + lane] = gates[lane];
+        post[at + lane] = 2.0f * gate(logits[STREAMS + lane], scale[1], base[STREAMS + lane]);
         return;
     }
     for (int column = 4 * (threadIdx.x - 32); column < D; column += 4 * (NORM_THREADS - 32)) {
@@ -342,11 +270,14 @@ __device__ __forceinline__ void leave_partial_sums(const float* z, const float* 
 // Whether this block is the last of its row to come here.
 __device__ __forceinline__ bool is_last(i32* ticket) {
     __shared__ bool last;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicInc((u32*)ticket, PARTS - 1) == PARTS - 1;
+    if (threadIdx.x == 0) {
+        // Behind the barrier one thread's fence covers what the whole block wrote, and read.
+        __threadfence();
+        last = atomicInc((u32*)ticket, PARTS - 1) == PARTS - 1;
+        __threadfence();
+    }
     __syncthreads();
-    __threadfence();
     return last;
 }
 
@@ -355,6 +286,10 @@ __device__ __forceinline__ double add_square(double sum, float y) {
 }
 __device__ __forceinline__ float add_square(float sum, float y) { return fmaf(y, y, sum); }
 
+// Whether a thread has registers for its columns of all streams, to fetch them before their gates
+// are known.
+constexpr bool FETCHED = PER_THREAD * STREAMS <= 32;
+
 // What other blocks wrote is read past L1, which may hold older bytes.
 template <class Sum>
 __device__ __forceinline__ void finish_row(const NextBlock& next, const Written& row,
@@ -362,6 +297,16 @@ __device__ __forceinline__ void finish_row(const NextBlock& next, const Written&
     __shared__ Sum totals[MIXES + 1], sums[WARPS];
     __shared__ float logits[MIXES], gates[STREAMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
+    float x[FETCHED ? PER_THREAD : 1][STREAMS];
+    if (FETCHED && warp < WARPS) {
+#pragma unroll
+        for (int q = 0; q < PER_THREAD; ++q) {
+            const int d = q * NORM_THREADS + threadIdx.x;
+#pragma unroll
+            for (int m = 0; m < STREAMS; ++m)
+                x[FETCHED ? q : 0][m] = d < D ? __ldcg(row.x + (i64)m * D + d) : 0.0f;
+        }
+    }
     for (int c = warp; c <= MIXES; c += FUSED_WARPS) {
         Sum sum = 0;
         for (int part = lane; part < PARTS; part += 32) sum += __ldcg(partial + c * PARTS + part);
@@ -379,14 +324,11 @@ __device__ __forceinline__ void finish_row(const NextBlock& next, const Written&
     __syncthreads();
     float y[PER_THREAD];
     if (warp == WARPS) {
-        const int j = lane % STREAMS;
-        float own[STREAMS];
-        balance(logits, next.scale, next.base, next.eps, j, lane - j, own);
+        store_balanced(logits, next.scale, next.base, next.eps, row.comb);
         if (lane < STREAMS) {
-            row.pre[j] = gates[j];
-            row.post[j] = 2.0f * gate(logits[STREAMS + j], next.scale[1], next.base[STREAMS + j]);
-#pragma unroll
-            for (int k = 0; k < STREAMS; ++k) row.comb[j * STREAMS + k] = own[k];
+            const int at = STREAMS + lane;
+            row.pre[lane] = gates[lane];
+            row.post[lane] = 2.0f * gate(logits[at], next.scale[1], next.base[at]);
         }
     } else {
         Sum sum = 0;
@@ -397,7 +339,8 @@ __device__ __forceinline__ void finish_row(const NextBlock& next, const Written&
             if (d >= D) continue;
 #pragma unroll
             for (int m = 0; m < STREAMS; ++m)
-                y[q] = fmaf(gates[m], __ldcg(row.x + (i64)m * D + d), y[q]);
+                y[q] = fmaf(gates[m],
+                            FETCHED ? x[FETCHED ? q : 0][m] : __ldcg(row.x + (i64)m * D + d), y[q]);
             sum = add_square(sum, y[q]);
         }
         sum = warp_sum(sum);

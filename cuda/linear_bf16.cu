@@ -1,37 +1,51 @@
 // linear_bf16: y[m, n] = sum over k of w[n, k] * x[m, k], for 1 to 8 rows of x
 //
-//   w bf16 [N, K]    x bf16 [M, K], rows x_stride apart    y f32 [M, N], rows y_stride apart
+//   linear_bf16           w bf16 [N, K]    x bf16 [M, K], rows x_stride apart
+//                         y f32 [M, N], rows y_stride apart
+//   linear_bf16_grouped   the same, but x [M, N / group * K]: rows 0 .. group - 1 of w take the first
+//                         K columns of x, the next `group` rows the next K, and so on
 //
-// K is a multiple of 16; M is ROWS, fixed at build time. Products are exact inside fmaf, sums are
-// f32 in the order of common/gemv.cuh, which linear_fp8 shares: same weights, same bytes. No
-// rounding after the sum.
+// K is a multiple of 16; M is ROWS, fixed at build time. Products are exact, sums are f32 in the
+// order of common/gemv.cuh, which linear_fp8 shares: same weights, same bytes. No rounding after the
+// sum.
 #include "common/gemv.cuh"
 
 struct Bf16Weights {
-    const bf16* w;
-    i64 K;
+    using Element = bf16;
+    const bf16* elements;
+    int rows;
 
-    static constexpr int LOADS = 2;
-    struct Chunk {
-        uint4 half[LOADS];
+    static constexpr bool SCALED = false;
+    static constexpr int DEPTH = TILES == 4 ? 2 : TILES == 2 ? 3 : 4;
+    struct Raw {
+        uint4 half[2];
     };
-    struct Factor {};
 
     // The two loads of a lane share a 32-byte sector, so they go through L1, which then serves the
     // second.
-    __device__ __forceinline__ Chunk load(int row, int k) const {
-        const bf16* from = w + row * K + k;
+    static __device__ __forceinline__ Raw load(const bf16* from) {
         return {{load16(from), load16(from + 8)}};
     }
-    __device__ __forceinline__ Factor factor(int, int) const { return {}; }
-    static __device__ __forceinline__ void decode(const Chunk& chunk, int half, Factor,
-                                                  float (&value)[HALF]) {
-        bf16x8_to_f32(chunk.half[half], value);
+    static __device__ __forceinline__ void decode(const Raw& raw, int j, u32& low, u32& high) {
+        const uint4 half = raw.half[j / 2];
+        low = j % 2 ? half.z : half.x;
+        high = j % 2 ? half.w : half.y;
     }
+    __device__ __forceinline__ const bf16* row_at(int row, int K) const {
+        return elements + (i64)min(row, rows - 1) * K;
+    }
+    __device__ __forceinline__ const float* scale_of(int, int) const { return nullptr; }
+    __device__ __forceinline__ float read_scale(const float*, int) const { return 1.0f; }
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
-    linear_bf16(const bf16* __restrict__ w, const bf16* __restrict__ x, float* __restrict__ y,
-                int N, int K, i64 x_stride, i64 y_stride) {
-    gemv(Bf16Weights{w, K}, x, y, N, K, x_stride, y_stride);
+    linear_bf16(const bf16* __restrict__ w, const bf16* x, float* __restrict__ y, int N, int K,
+                i64 x_stride, i64 y_stride) {
+    gemv<false>(Bf16Weights{w, N}, x, y, N, K, N, x_stride, y_stride);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+    linear_bf16_grouped(const bf16* __restrict__ w, const bf16* x, float* __restrict__ y, int N,
+                        int K, int group, i64 x_stride, i64 y_stride) {
+    gemv<true>(Bf16Weights{w, N}, x, y, N, K, group, x_stride, y_stride);
 }

@@ -21,38 +21,11 @@
 // outside the arrays.
 //
 // Build constant: PER_LANE, experts of a lane: ceil(E / 32), at most 32.
-#include "common/probe.cuh"
-#include "common/reduce.cuh"
+#include "common/routing.cuh"
 
 static_assert(PER_LANE >= 1 && PER_LANE <= 32, "a lane keeps its experts in one mask of 32 bits");
 
 constexpr int THREADS = 256;
-constexpr float SOFTPLUS_LINEAR = 20.0f;
-
-__device__ __forceinline__ float score_of(float raw) {
-    if (raw > SOFTPLUS_LINEAR) return sqrtf(raw);
-    return (float)sqrt(log1p_f64(exp_f64((double)raw)));
-}
-
-// Weights and order of the slots; lane a < A holds slot a. By a whole warp.
-__device__ __forceinline__ void finish(i32 id, float score, float scale, i32 A, i32* ids,
-                                       float* weights, i32* order) {
-    const i32 lane = threadIdx.x % 32;
-    const i64 at = (i64)blockIdx.x * A;
-    float total = 0.0f;
-    i32 rank = 0;
-    for (i32 a = 0; a < A; ++a) {
-        total += __shfl_sync(FULL_WARP, score, a);
-        const i32 other = __shfl_sync(FULL_WARP, id, a);
-        rank += other < id || (other == id && a < lane);
-    }
-    if (lane == 0) PROBE("total", blockIdx.x, total);
-    if (lane >= A) return;
-    PROBE("chosen_score", at + lane, score);
-    ids[at + lane] = id;
-    weights[at + lane] = total == 0.0f ? scale / (float)A : score / total * scale;
-    order[at + rank] = lane;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     router(const float* raw, const float* bias, i32* ids, float* weights, i32* order, i32 E, i32 A,
@@ -85,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (best.index % 32 == lane) taken |= 1u << (best.index / 32);
         if (a == lane) id = best.index;
     }
-    finish(id, scores[id], scale, A, ids, weights, order);
+    finish(id, scores[id], scale, blockIdx.x, A, ids, weights, order);
 }
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -98,5 +71,5 @@ extern "C" __global__ void __launch_bounds__(32)
         if (stored >= 0 && stored < E) id = (i32)stored;
     }
     const float score = id < 0 ? NAN_F32 : score_of(raw[(i64)blockIdx.x * E + id]);
-    finish(id, score, scale, A, ids, weights, order);
+    finish(id, score, scale, blockIdx.x, A, ids, weights, order);
 }

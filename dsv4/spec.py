@@ -18,7 +18,7 @@ from dsv4.errors import SpecError
 # Single capitals with one meaning in code, docstrings, case filters and reports.
 GLOSSARY: Final[Mapping[str, str]] = {
     "T": "tokens (rows of activations)",
-    "D": "hidden width",
+    "D": "hidden width, or width of an indexer head",
     "H": "heads",
     "K": "reduction width of a product, or head width",
     "N": "rows of a weight, or cached rows",
@@ -32,6 +32,9 @@ GLOSSARY: Final[Mapping[str, str]] = {
     "G": "groups: key heads of grouped attention, or channels that share a coefficient",
     "V": "vocabulary",
     "P": "positions in a table",
+    "Q": "width of the queries' latent",
+    "I": "width of the indexer's keys",
+    "L": "channels of a compressor's raw rows",
     "W": "words of mailboxes",
 }
 
@@ -75,7 +78,6 @@ class Arg:
     axes: space-separated axis expressions (`dsv4.axes`), for arrays.
     strided: the first axis may have any stride (a slice of a wider array); the rest is contiguous.
     align: bytes that the first element's address (and a free row stride) must be a multiple of.
-    nan: whether the kernel defines what NaN and Inf in this input do.
     """
 
     role: str
@@ -160,19 +162,28 @@ def _triple(value: int | Sequence[int]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Geometry:
-    """Grid and block of a launch (x, y, z) and its dynamic shared memory in bytes."""
+    """Grid and block of a launch (x, y, z) and its dynamic shared memory in bytes.
+
+    dependent: it may begin before the launch in front of it has ended.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
+    dependent: bool
 
     def __init__(
-        self, grid: int | Sequence[int], block: int | Sequence[int], shared_bytes: int = 0
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        shared_bytes: int = 0,
+        dependent: bool = False,
     ) -> None:
         """Fill missing dimensions with 1."""
         object.__setattr__(self, "grid", _triple(grid))
         object.__setattr__(self, "block", _triple(block))
         object.__setattr__(self, "shared_bytes", int(shared_bytes))
+        object.__setattr__(self, "dependent", dependent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +266,9 @@ class KernelSpec:
     batch_invariant: the axis along which rows do not influence each other's bytes, or "".
     constants: names and values for the compiler, from the bound shape.
     spills: bytes of spilled registers a build may have; more fails `compile`.
+    reads_early: inputs that a launch may read before the one in front of it has ended, as weights
+    that nothing in a step writes; the source keeps the rules of common/overlap.cuh. None: no launch
+    begins so early.
     """
 
     name: str
@@ -274,6 +288,7 @@ class KernelSpec:
     oracle: str = ""
     min_arch: int = 80
     spills: int = 0
+    reads_early: tuple[str, ...] | None = None
     declared_at: str = ""
 
     @property
@@ -385,6 +400,12 @@ def _check(spec: KernelSpec) -> None:
         raise SpecError(
             f"{spec.name}: outputs {sorted(outputs)} but contracts for {sorted(spec.contract)}\n"
             f"  declared in {spec.declared_at}\n  give every output exactly one contract"
+        )
+    early = set(spec.reads_early or ()) - {a.name for a in spec.args if a.role == "in"}
+    if early:
+        raise SpecError(
+            f"{spec.name}: {', '.join(sorted(early))} would be read early but is no input\n"
+            f"  declared in {spec.declared_at}\n  name inputs of the kernel"
         )
     for arg in spec.args:
         if arg.role == "stride" and arg.of not in names:

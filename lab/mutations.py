@@ -102,9 +102,9 @@ def _times_ape(factor: float) -> Change:
 
 
 def _twice(tape: Tape, go: Go, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
-    contributions, order, *rest = arrays
+    *given, order, shared = arrays
     first = tape.device.to_device(np.zeros(order.shape, np.int32))
-    go(contributions, first, *rest, **named)
+    go(*given, first, shared, **named)
 
 
 def _no_sink(tape: Tape, go: Go, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -139,7 +139,8 @@ MUTATIONS: Mapping[str, tuple[str | tuple[str, ...], Change]] = {
     "window one short": ("index_lists_window", _short_window),
     "missing ape": ("compressor_pool", _times_ape(0.0)),
     "ape added twice": ("compressor_pool", _times_ape(2.0)),
-    "expert counted twice": ("combine", _twice),
+    "expert counted twice": (
+        ("combine_shared", "linear_fp4_mx_down", "linear_fp4_nv_down"), _twice),
     "no sink": (("attention_sink_join", "attention_sink"), lambda tape, go, a, n: (
         go(*a, **n) if "power" in n else _no_sink(tape, go, a, n))),
     "inverse rotation missing": ("rope", _not_turned_back),

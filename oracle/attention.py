@@ -74,7 +74,7 @@ def attention_sink(
     Shapes: q [T,H,K], kv [N,K], ids [T,S], sink [H] -> [T,H,K].
     A row whose logits and sink are all -inf gives zeros, as one without entries does.
     """
-    return _bounded(q, kv, ids, sink, scale, "f64", probe)
+    return bounded_attention(q, kv, ids, sink, scale, "f64", probe)
 
 
 def attention_sink_f32(
@@ -86,21 +86,21 @@ def attention_sink_f32(
     probe: StageProbe = unprobed,
 ) -> Bounded:
     """As `attention_sink`, for a kernel whose weights underflow where float32 does."""
-    return _bounded(q, kv, ids, sink, scale, "f32", probe)
+    return bounded_attention(q, kv, ids, sink, scale, "f32", probe)
 
 
 def attention_sink_split(
     q: np.ndarray, kv: np.ndarray, ids: np.ndarray, scale: float
 ) -> dict[str, Bounded]:
     """The sums of each chunk of a list, as `chunk_sums` defines them."""
-    return chunk_sums(q, kv, _present(ids, kv), scale, "f64")
+    return chunk_sums(q, kv, present(ids, kv), scale, "f64")
 
 
 def attention_sink_split_f32(
     q: np.ndarray, kv: np.ndarray, ids: np.ndarray, scale: float
 ) -> dict[str, Bounded]:
     """As `attention_sink_split`, in float32."""
-    return chunk_sums(q, kv, _present(ids, kv), scale, "f32")
+    return chunk_sums(q, kv, present(ids, kv), scale, "f32")
 
 
 def attention_sink_join(
@@ -117,18 +117,23 @@ def attention_sink_join_f32(
     return joined_sums(power, total, value, sink, "f32")
 
 
-def _bounded(
+def bounded_attention(
     q: np.ndarray,
     kv: np.ndarray,
     ids: np.ndarray,
     sink: np.ndarray,
     scale: float,
     fmt: str,
-    probe: StageProbe,
+    probe: StageProbe = unprobed,
+    sizes: np.ndarray | None = None,
 ) -> Bounded:
-    """The magnitude is that of `softmax` in the contracts, and one underflow for each entry."""
+    """`attention_sink`; weights underflow as in that format.
+
+    sizes: what an error of q is relative to; |q| if not given. The magnitude is that of `softmax`
+    in the contracts, and one underflow for each entry.
+    """
     tiny = FORMATS[fmt].min_normal
-    listed = _present(ids, kv)
+    listed = present(ids, kv)
     rows = _gathered(kv, listed)
     logits = _logits(q, rows, listed, scale)
     top = np.maximum(logits.max(axis=2, initial=-np.inf), sink)
@@ -137,7 +142,8 @@ def _bounded(
     value = np.where((top == -np.inf)[..., None], 0.0, value)
     weights = np.exp(logits - top[..., None])
     shares = weights / (weights.sum(axis=2) + np.exp(sink - top))[..., None]
-    reach = 1 + abs(scale) * np.einsum("thk,tsk->ths", np.abs(q), np.abs(rows))
+    sizes = np.abs(q) if sizes is None else sizes
+    reach = 1 + abs(scale) * np.einsum("thk,tsk->ths", sizes, np.abs(rows))
     shares = np.where(logits == -np.inf, 0.0, (shares + tiny) * reach)
     magnitude = np.einsum("ths,tsk->thk", shares, np.abs(rows))
     magnitude += shares.sum(axis=2)[..., None] * np.abs(value) + listed.shape[1] * tiny
@@ -156,7 +162,8 @@ def _probe_logits(
     probe("log2_denominator", (np.log(below) + top) / np.log(2), "T H")
 
 
-def _present(ids: np.ndarray, kv: np.ndarray) -> np.ndarray:
+def present(ids: np.ndarray, kv: np.ndarray) -> np.ndarray:
+    """The list with -1 for every entry that is no row of kv."""
     return np.where((ids >= 0) & (ids < len(kv)), ids, -1)
 
 

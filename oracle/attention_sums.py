@@ -13,7 +13,12 @@ _VAST = 1e30  # a magnitude that bounds nothing
 
 
 def chunk_sums(
-    q: np.ndarray, kv: np.ndarray, listed: np.ndarray, scale: float, fmt: str
+    q: np.ndarray,
+    kv: np.ndarray,
+    listed: np.ndarray,
+    scale: float,
+    fmt: str,
+    reaching: np.ndarray | None = None,
 ) -> dict[str, Bounded]:
     """Per query, head and chunk of 40 present entries: power, total and value.
 
@@ -22,7 +27,9 @@ def chunk_sums(
     nothing weighs anything. total: the sum of e^logit / 2^power. value: the same sum with the rows.
     Rounds: not at all, but a logit beyond the range of `fmt` is infinite. Where a logit's own error
     decides which whole number is nearest, the magnitude is vast: either choice is right.
+    reaching: what an error of q is relative to; |q| if not given.
     """
+    reaching = np.abs(q) if reaching is None else reaching
     count, heads, width = q.shape
     shape = (count, -(-listed.shape[1] // CHUNK), heads)
     sums = {"power": np.full(shape, -FORMATS[fmt].max), "total": np.zeros(shape)}
@@ -32,7 +39,7 @@ def chunk_sums(
         present = listed[t][listed[t] >= 0]
         for c in range(-(-present.size // CHUNK)):
             rows = kv[present[c * CHUNK : (c + 1) * CHUNK]]
-            found = _sums(q[t], rows, scale, fmt)
+            found = _sums(q[t], reaching[t], rows, scale, fmt)
             for name, (value, magnitude) in found.items():
                 sums[name][t, c], sizes[name][t, c] = value, magnitude
     return {name: Bounded(sums[name], sizes[name]) for name in sums}
@@ -58,12 +65,14 @@ def joined_sums(
     return Bounded(sums, sizes + np.abs(sums))
 
 
-def _sums(q: np.ndarray, rows: np.ndarray, scale: float, fmt: str) -> dict[str, Bounded]:
+def _sums(
+    q: np.ndarray, reaching: np.ndarray, rows: np.ndarray, scale: float, fmt: str
+) -> dict[str, Bounded]:
     """One chunk of one query.  Shapes: q [H,K], rows [n,K] -> power, total [H], value [H,K]."""
     limit, tiny = FORMATS[fmt].max, FORMATS[fmt].min_normal
     logits = scale * q @ rows.T
     logits = np.where(np.abs(logits) > limit, np.sign(logits) * np.inf, logits)
-    reach = abs(scale) * np.abs(q) @ np.abs(rows).T
+    reach = abs(scale) * reaching @ np.abs(rows).T
     # Twice what a chain of K products and what follows can do to a logit, in units of ln 2.
     doubt = 4 * (q.shape[1] + 32) * 2.0 ** -(FORMATS[fmt].mantissa + 1) * reach
     scored = np.where(np.isnan(logits), 0.0, logits) / _LN2

@@ -194,10 +194,82 @@ def hyper_post_pre_norm(
     each), ticket [T] (back at 0).
     roundings: in a sum over all lanes; one when it is kept in double.
     """
-    t, m, d = x.shape
+    m = x.shape[1]
     state = expand(z, x, post, comb)
-    state_error = (m + 1) * expand(*map(np.abs, (z, x, post, comb)))
+    error = (m + 1) * expand(*map(np.abs, (z, x, post, comb)))
+    made = entered(
+        state, error, fn, scale, base, gain, mix_eps=mix_eps, eps=eps, norm_eps=norm_eps,
+        iterations=iterations, roundings=roundings,
+    )  # fmt: skip
+    split = {"pre": made["pre"], "post_next": made["post"], "comb_next": made["comb"]}
+    rest = {name: made[name] for name in ("y", "partial")}
+    return {"x_next": bounded(state, error), **split, **rest, "ticket": np.zeros_like(ticket)}
 
+
+hyper_post_pre_norm_f32 = partial(hyper_post_pre_norm, roundings=SUM_ROUNDINGS)
+
+
+def entered(
+    state: np.ndarray,
+    state_error: np.ndarray,
+    fn: np.ndarray,
+    scale: np.ndarray,
+    base: np.ndarray,
+    gain: np.ndarray,
+    *,
+    mix_eps: float,
+    eps: float,
+    norm_eps: float,
+    iterations: int,
+    roundings: float,
+) -> dict[str, Bounded]:
+    """A sub-block's coefficients and normed input, from streams that are off by so much.
+
+    Shapes: state and its error [T,M,D], fn [C,MD], gain [D] -> mix [T,C] (scaled), pre, post, comb,
+    y [T,D], partial [T,C+1,MD/256].
+    roundings: in a sum over all lanes.
+    """
+    m = state.shape[1]
+    sums = _sums(state, state_error, fn, mix_eps=mix_eps, roundings=roundings)
+    mix, error = sums["mix"].value, sums["mix"].magnitude
+    split = _split(mix, error, scale, base, eps, iterations, m)
+    y = collapsed_norm(
+        state, state_error, split["pre"], gain, norm_eps=norm_eps, roundings=roundings
+    )
+    return {**split, "mix": bounded(mix, error), "y": y["y"], "partial": sums["partial"]}
+
+
+def left(
+    state: np.ndarray,
+    fn: np.ndarray,
+    scale: np.ndarray,
+    base: np.ndarray,
+    gain: np.ndarray,
+    *,
+    mix_eps: float,
+    eps: float,
+    norm_eps: float,
+    roundings: float,
+) -> dict[str, Bounded]:
+    """The streams collapsed for a head, and normed.
+
+    Shapes: state [T,M,D], fn [M,MD], scale [1], base [M], gain [D] -> collapsed, y [T,D], partial.
+    """
+    exact = np.zeros_like(state)
+    sums = _sums(state, exact, fn, mix_eps=mix_eps, roundings=roundings)
+    mix, error = sums["mix"].value, sums["mix"].magnitude
+    value = head_weights(mix, scale, base, eps=eps)
+    off = sigmoid_error(value - eps, logits_error(mix * scale[0] + base, error, scale[0]))
+    pre = bounded(value, off + np.abs(value))
+    made = collapsed_norm(state, exact, pre, gain, norm_eps=norm_eps, roundings=roundings)
+    return {**made, "partial": sums["partial"]}
+
+
+def _sums(
+    state: np.ndarray, state_error: np.ndarray, fn: np.ndarray, *, mix_eps: float, roundings: float
+) -> dict[str, Bounded]:
+    """Scaled mixes [T,C] with their errors, and the sums of 256 lanes they are made of."""
+    t, m, d = state.shape
     # What the sums over all lanes start from, and how far each term may be off.
     lanes, off = state.reshape(t, 1, m * d), state_error.reshape(t, 1, m * d)
     terms = np.concatenate([fn * lanes, lanes * lanes], axis=1)
@@ -213,9 +285,20 @@ def hyper_post_pre_norm(
     relative = inverse_root_error(squares, sums_error[:, -1:], m * d, mix_eps)
     mix = raw * inverse
     mix_error = (sums_error[:, :-1] + np.abs(raw)) * inverse + np.abs(mix) * (relative + 1.0)
-    split = _split(mix, mix_error, scale, base, eps, iterations, m)
+    return {"mix": Bounded(mix, mix_error), "partial": bounded(partial_sums, partial_error)}
 
-    pre = split["pre"]
+
+def collapsed_norm(
+    state: np.ndarray,
+    state_error: np.ndarray,
+    pre: Bounded,
+    gain: np.ndarray,
+    *,
+    norm_eps: float,
+    roundings: float,
+) -> dict[str, Bounded]:
+    """The streams under the weights pre, and that over its root mean square, times the gain."""
+    m, d = state.shape[1:]
     y = collapse(state, pre.value)
     y_error = collapse(np.abs(state), pre.magnitude + m * pre.value)
     y_error += collapse(state_error, pre.value)
@@ -225,18 +308,7 @@ def hyper_post_pre_norm(
     relative = inverse_root_error(square, square_error, d, norm_eps)
     normed = gain * (y * inverse)
     normed_error = np.abs(gain) * inverse * y_error + np.abs(normed) * (relative + 2.0)
-    return {
-        "x_next": bounded(state, state_error),
-        "pre": pre,
-        "post_next": split["post"],
-        "comb_next": split["comb"],
-        "y": bounded(normed, normed_error),
-        "partial": bounded(partial_sums, partial_error),
-        "ticket": np.zeros_like(ticket),
-    }
-
-
-hyper_post_pre_norm_f32 = partial(hyper_post_pre_norm, roundings=SUM_ROUNDINGS)
+    return {"collapsed": bounded(y, y_error), "y": bounded(normed, normed_error)}
 
 
 def _split(

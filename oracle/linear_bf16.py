@@ -15,3 +15,21 @@ def linear_bf16(w: Floats, x: Floats) -> Bounded:
     Source: the bf16-dequant law of linear layers (float32 accumulation, activations in bf16).
     """
     return Bounded(x @ w.T, np.abs(x) @ np.abs(w).T)
+
+
+def linear_bf16_grouped(w: Floats, x: Floats, *, group: int) -> Bounded:
+    """Every `group` rows of w on their own K columns of x.
+
+    Shapes: w [N,K], x [M,N/group*K] -> [M,N].  Otherwise as `linear_bf16`.
+    """
+    return by_groups(w, x, group)
+
+
+def by_groups(w: Floats, x: Floats, group: int) -> Bounded:
+    """The products of groups of rows of w with groups of columns of x, side by side."""
+    (rows, columns), groups = w.shape, len(w) // group
+    stacked = w.reshape(groups, group, columns)
+    parts = x.reshape(len(x), groups, columns)
+    value = np.einsum("mgk,gnk->mgn", parts, stacked)
+    magnitude = np.einsum("mgk,gnk->mgn", np.abs(parts), np.abs(stacked))
+    return Bounded(value.reshape(len(x), rows), magnitude.reshape(len(x), rows))

@@ -5,6 +5,7 @@ import numpy as np
 from oracle.blocks import Bytes, decode_fp8_block
 from oracle.bounded import Bounded
 from oracle.formats import Floats
+from oracle.linear_bf16 import by_groups
 from oracle.stages import StageProbe, unprobed
 
 
@@ -19,3 +20,21 @@ def linear_fp8(codes: Bytes, scales: Floats, x: Floats, *, probe: StageProbe = u
     probe("scale", scales, "ceil(N/128) ceil(K/128)", exact=True)
     w = decode_fp8_block(codes, scales)
     return Bounded(x @ w.T, np.abs(x) @ np.abs(w).T)
+
+
+def linear_fp8_grouped(
+    codes: Bytes, scales: Floats, x: Floats, *, group: int, probe: StageProbe = unprobed
+) -> Bounded:
+    """Every `group` rows of the decoded weights on their own K columns of x.
+
+    Shapes: codes [N,K], scales as in `linear_fp8`, x [M,N/group*K] -> [M,N].
+    """
+    probe("scale", scales, "ceil(N/128) ceil(K/128)", exact=True)
+    return by_groups(decode_fp8_block(codes, scales), x, group)
+
+
+def linear_fp8_grouped_bf16(
+    codes: Bytes, scales: Floats, x: Floats, *, group: int, probe: StageProbe = unprobed
+) -> Bounded:
+    """As `linear_fp8_grouped`; the comparator encodes y as bf16."""
+    return linear_fp8_grouped(codes, scales, x, group=group, probe=probe)

@@ -15,7 +15,11 @@ from oracle.linear_fp8 import linear_fp8
 Run = Callable[..., SimpleNamespace]
 
 test_contract = contract_tests("linear_fp8")
+test_contract_grouped = contract_tests("linear_fp8_grouped")
+test_contract_linear_fp8_grouped_bf16 = contract_tests("linear_fp8_grouped_bf16")
 test_speed = speed_tests("linear_fp8")
+test_speed_grouped = speed_tests("linear_fp8_grouped")
+test_speed_linear_fp8_grouped_bf16 = speed_tests("linear_fp8_grouped_bf16")
 
 FINITE = np.array([c for c in range(256) if c & 0x7F != 0x7F], np.uint8)
 SHAPES = [(5, 16), (37, 1040), (130, 4112), (2051, 528)]
@@ -113,6 +117,21 @@ def test_doubling_the_scales_doubles_the_result(run: Run) -> None:
     fixed = dict(M=3, N=40, K=272, codes=codes, x=x)
     once = run("linear_fp8", scales=scales, **fixed).y
     assert np.array_equal(run("linear_fp8", scales=2 * scales, **fixed).y, 2 * once)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_group_has_the_bytes_of_a_product_of_its_own(rows: int, run: Run) -> None:
+    codes, scales = weights(3 * 128, 400, seed=8)
+    x = encode(np.random.default_rng(9).standard_normal((rows, 3 * 400)), "bf16")
+    fixed = dict(M=rows, K=400)
+    got = run("linear_fp8_grouped", N=384, codes=codes, scales=scales, x=x, group=128, **fixed).y
+    for g in range(3):
+        part, columns = slice(g * 128, (g + 1) * 128), slice(g * 400, (g + 1) * 400)
+        own = np.ascontiguousarray(x[:, columns])
+        alone = run(
+            "linear_fp8", N=128, codes=codes[part], scales=scales[g : g + 1], x=own, **fixed
+        ).y
+        assert alone.tobytes() == np.ascontiguousarray(got[:, part]).tobytes()
 
 
 @pytest.mark.parametrize("code", [0x7F, 0xFF])

@@ -6,6 +6,18 @@
 
 #include "common/types.cuh"
 
+// Bytes of a word, picked by the nibbles of the selector; with its top bit set a nibble gives eight
+// copies of that byte's sign.
+__device__ __forceinline__ u32 permute_bytes(u32 word, u32 selector) {
+#ifdef DSV4_HOST
+    return __byte_perm(word, 0, selector);
+#else
+    u32 bytes;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(bytes) : "r"(word), "r"(selector));
+    return bytes;
+#endif
+}
+
 // ---------------------------------------------------------------------------- bf16
 
 __device__ __forceinline__ float bf16_to_f32(bf16 bits) { return __uint_as_float((u32)bits << 16); }
@@ -26,6 +38,36 @@ __device__ __forceinline__ bf16 f32_to_bf16(float value) {
     const u32 bits = __float_as_uint(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x0040u);
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Two floats as a pair of bf16, the first in the low half. NaN becomes a NaN; on the host that of
+// f32_to_bf16.
+__device__ __forceinline__ u32 f32x2_to_bf16x2(float first, float second) {
+#ifdef DSV4_HOST
+    return f32_to_bf16(first) | (u32)f32_to_bf16(second) << 16;
+#else
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#endif
+}
+
+// a * b + c for two pairs of bf16, the first of a pair in the low half of its word. The device rounds
+// once, the host twice: for results that are exact or infinite.
+__device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+#ifdef DSV4_HOST
+    u32 pair = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+        const float value = fmaf(bf16_to_f32((bf16)(a >> shift)), bf16_to_f32((bf16)(b >> shift)),
+                                 bf16_to_f32((bf16)(c >> shift)));
+        pair |= (u32)f32_to_bf16(value) << shift;
+    }
+    return pair;
+#else
+    u32 pair;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+    return pair;
+#endif
 }
 
 // ---------------------------------------------------------------------------- e4m3
@@ -53,6 +95,29 @@ __device__ __forceinline__ void e4m3x4_to_f32(u32 codes, float (&value)[4]) {
     }
 #else
     for (int i = 0; i < 4; ++i) value[i] = e4m3_to_f32((u8)(codes >> (8 * i)));
+#endif
+}
+
+// The codes in bytes FIRST and FIRST + 1 of a word as two bf16, which hold every value; the low half is
+// the first. For tensor cores, eight instructions for four codes and no table.
+//
+// A code's magnitude bits moved to those of a bf16 read as value * 2^-120, subnormals included. The
+// second factor is chosen so that it takes 480, as which a NaN code reads, to infinity and 448 not;
+// infinity times 0 is the NaN that the third line adds, and any other product is a zero of the same
+// sign.
+template <int FIRST>
+__device__ __forceinline__ u32 e4m3x2_to_bf16x2(u32 codes) {
+    static_assert(FIRST == 0 || FIRST == 2, "a word holds two pairs");
+#ifdef DSV4_HOST_FAST
+    return __float_as_uint(e4m3_to_f32((u8)(codes >> 8 * FIRST))) >> 16 |
+           __float_as_uint(e4m3_to_f32((u8)(codes >> (8 * FIRST + 8))));
+#else
+    constexpr u32 SPREAD = FIRST ? 0xb3a2u : 0x9180u;  // each byte below 8 copies of its sign
+    constexpr u32 NOTHING = 0x80008000u;               // -0, which a sum of -0 keeps
+    const u32 bits = (permute_bytes(codes, SPREAD) << 4) & 0x87f087f0u;
+    const u32 value = fma_bf16x2(bits, 0x7b807b80u, NOTHING);
+    const u32 probe = fma_bf16x2(value, 0x7b0d7b0du, NOTHING);  // 1.1015625 * 2^119
+    return fma_bf16x2(probe, 0u, value);
 #endif
 }
 

@@ -24,6 +24,11 @@ __device__ __forceinline__ void store16(void* to, uint4 value) {
 
 #ifndef DSV4_HOST
 
+// Brings the 128 bytes around an address into the L2 cache, to be read later by any block.
+__device__ __forceinline__ void prefetch_l2(const void* from) {
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(from));
+}
+
 // Read-only data used once: past L1. Weights stream through this.
 __device__ __forceinline__ uint4 load16_once(const void* from) {
     uint4 value;
@@ -63,6 +68,7 @@ __device__ __forceinline__ void cp_async_wait() {
 
 #else
 
+__device__ __forceinline__ void prefetch_l2(const void*) {}
 __device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     host::start_copy(shared, global, true);

@@ -29,3 +29,15 @@ __device__ __forceinline__ Sum sum_of_parts(const Sum* parts, int count, int str
     for (int part = threadIdx.x % 32; part < count; part += 32) sum += parts[part * stride];
     return warp_sum(sum);
 }
+
+// The same by one thread, for at most 32 parts that lie side by side: lane 0 of the butterfly has the
+// sum of the even lanes and that of the odd ones, each made in the same way.
+template <int Count, int First = 0, int Stride = 1>
+__device__ __forceinline__ float folded_parts(const float* parts) {
+    static_assert(Count >= 1 && Count <= 32, "a lane has one part");
+    if constexpr (Stride == 32)
+        return First < Count ? 0.0f + parts[First] : 0.0f;
+    else
+        return folded_parts<Count, First, 2 * Stride>(parts) +
+               folded_parts<Count, First + Stride, 2 * Stride>(parts);
+}

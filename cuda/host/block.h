@@ -29,6 +29,7 @@ struct Thread {
     const char* file;  // where it waits, null while it runs
     int line;
     const char* wait;  // what it waits for, in words
+    bool waited;       // it has called wait_for_previous
 };
 
 // Lanes gathering for one collective. Several can be pending in a warp, one for each mask.
@@ -93,12 +94,14 @@ struct Extent {
     uint32_t item_bytes;
     uint32_t writable;
     int32_t argument;
+    uint32_t steady;  // nothing that may still run writes it
 };
 
 struct Launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes;
     unsigned shuffle;  // random order of blocks and threads
+    unsigned dependent;  // the kernel before may still run until wait_for_previous
     uint64_t seed;
     uint64_t* next_block;  // shared by all workers
     const Extent* extents;

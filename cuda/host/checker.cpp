@@ -4,6 +4,8 @@
 //   - Shared memory: inside what the launch asked for, and written by this block before it is read.
 //   - Two accesses of one cell by different threads, one of them a write and not both atomic, must
 //     be ordered (order.cpp).
+//   - A dependent launch: nothing but steady arguments before wait_for_previous, which some thread of
+//     every block calls.
 //   - Collectives: the whole block, or every live lane of the mask, at one line.
 #include "checker.h"
 
@@ -129,11 +131,15 @@ struct Visit {
 
 void require_permission(const Visit& visit, bool write) {
     bool readable = false;
+    const bool early = launch->dependent && !block.threads[block.current].waited;
     for (uint32_t i = 0; i < launch->extent_count; ++i) {
         const Extent& extent = launch->extents[i];
         if (visit.address < extent.first ||
             visit.address + visit.size > extent.first + extent.size_bytes)
             continue;
+        if (early && !extent.steady)
+            report("early-access", visit,
+                   " before wait_for_previous: the kernel before may still use it");
         if (!write || extent.writable) return;
         readable = true;
     }
@@ -224,6 +230,13 @@ void check_block_begins(unsigned number) {
 
 void check_block_ends() {
     if (early_read.seen) report_early_read();
+    if (!launch->dependent) return;
+    for (int i = 0; i < block.thread_count; ++i)
+        if (block.threads[i].waited) return;
+    fail("early-end",
+         "no thread of the block has called wait_for_previous: kernels behind would "
+         "start before those in front have ended",
+         "", 0);
 }
 
 void check_block_synced() {

@@ -50,6 +50,8 @@ Export::Export(const char* name, Call call, const char* signature)
     exports = this;
 }
 
+HOST_UNCHECKED void note_wait() { block.threads[block.current].waited = true; }
+
 #ifndef DSV4_CHECK
 void note_atomic(const void*, size_t) {}
 void note_fence() {}

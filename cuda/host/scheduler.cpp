@@ -143,6 +143,7 @@ void begin_block(unsigned number) {
     for (int i = 0; i < block.thread_count; ++i) {
         block.threads[i].fiber = nullptr;
         block.threads[i].exited = false;
+        block.threads[i].waited = false;
         block.threads[i].file = nullptr;
         ready[i] = i;
     }

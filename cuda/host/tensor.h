@@ -19,30 +19,37 @@ inline float bf16_value(uint32_t bits) {
     return value;
 }
 
+// Columns of zeros, such as those of rows that are not there, add nothing to finite rows.
 HOST_UNCHECKED inline void multiply_warp(void* const* slots, unsigned) {
     float a[16][16], b_columns[8][16];
+    bool finite = true, zero[8];
     for (int lane = 0; lane < warpSize; ++lane) {
         const Product* mine = static_cast<Product*>(slots[lane]);
         const int group = lane / 4, pair = lane % 4;
         for (int part = 0; part < 4; ++part) {
             float* at = &a[group + 8 * (part & 1)][2 * pair + 8 * (part >> 1)];
-            at[0] = bf16_value(mine->a[part] & 0xffff);
-            at[1] = bf16_value(mine->a[part] >> 16);
+            const uint32_t bits = mine->a[part];
+            at[0] = bf16_value(bits & 0xffff);
+            at[1] = bf16_value(bits >> 16);
+            finite &= (bits & 0x7f80) != 0x7f80 && (bits & 0x7f800000) != 0x7f800000;
         }
+        if (pair == 0) zero[group] = true;
         for (int part = 0; part < 2; ++part) {
             float* at = &b_columns[group][2 * pair + 8 * part];
             at[0] = bf16_value(mine->b[part] & 0xffff);
             at[1] = bf16_value(mine->b[part] >> 16);
+            zero[group] &= mine->b[part] == 0;
         }
     }
-    for (int lane = 0; lane < warpSize; ++lane) {
-        Product* mine = static_cast<Product*>(slots[lane]);
-        for (int i = 0; i < 4; ++i) {
-            const float* row = a[lane / 4 + 8 * (i >> 1)];
-            const float* column = b_columns[2 * (lane % 4) + (i & 1)];
-            double sum = mine->d[i];
-            for (int k = 0; k < 16; ++k) sum += static_cast<double>(row[k]) * column[k];
-            mine->d[i] = static_cast<float>(sum);
+    for (int column = 0; column < 8; ++column) {
+        if (zero[column] && finite) continue;
+        for (int row = 0; row < 16; ++row) {
+            Product* owner = static_cast<Product*>(slots[4 * (row % 8) + column / 2]);
+            float& d = owner->d[2 * (row / 8) + column % 2];
+            double sum = d;
+            for (int k = 0; k < 16; ++k)
+                sum += static_cast<double>(a[row][k]) * b_columns[column][k];
+            d = static_cast<float>(sum);
         }
     }
 }

@@ -49,7 +49,9 @@ class Arms:
     makes every quantiser and every bf16 rounding the identity (law SMOOTH). split_at: first layers
     of the stages after the first; empty when derived. prefill_chunk: rows that go through the
     layers together. graphs: "auto" replays bound steps as graphs where that pays, on a GPU.
-    branches: what does not depend on each other runs side by side in a graph.
+    branches: what does not depend on each other runs side by side in a graph. fused: a step takes
+    launches that do the work of several, with the same bytes. dependent_launch: kernels of a step
+    begin before the ones in front of them have ended.
     """
 
     decode_path: DecodePath
@@ -74,11 +76,29 @@ class Arms:
     prefill_chunk: int
     graphs: str
     branches: bool
+    fused: bool
+    dependent_launch: bool
 
     @property
     def indirect_experts(self) -> bool:
         """Whether experts are chosen on the device, without the host looking at ids."""
         return self.quantisers and self.expert is ExpertArm.NATIVE
+
+    @property
+    def fusable(self) -> bool:
+        """Whether these arms have fused launches: every part on the device, sums in float32."""
+        path = self.decode_path
+        return (
+            self.fused
+            and path.on_device
+            and not path.host_math
+            and self.indirect_experts
+            and self.dots_f32
+            and self.chains_f32
+            and self.dense_fp8
+            and not self.dense_input_fp8
+            and self.device_gemm == "gemv"
+        )
 
     @property
     def capturable(self) -> bool:

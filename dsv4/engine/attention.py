@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dsv4.engine import hostmath
+from dsv4.engine import fused_attention, hostmath
 from dsv4.engine.compress import extend, index_lanes
+from dsv4.engine.fused_attention import index_fits, joint_queries
+from dsv4.engine.fused_front import front, list_columns
 from dsv4.engine.products import grouped_product, product, product_input
 from dsv4.engine.rows import Rows, Schedule
 from dsv4.engine.state import LayerCache
@@ -39,17 +41,31 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
     a row sees itself and the block that it ends.
     """
     c, when = run.config, run.schedule(w.ratio, cache.ring, cache.raw)
-    table = run.stage.rope(w.ratio)
+    if run.fused:
+        made = front(run, w, cache, x, when)
+        heads, query = joined_heads(run, w, made.compact, when)
+    else:
+        given, heads, query = _in_parts(run, w, cache, x, when)
+    columns = list_columns(run, w, cache)
+    with run.phase("lists"):
+        ids = _listed(run, w, cache, when, columns)
+    if w.indexer is not None and columns > c.window_size:
+        with run.phase("indexer"):
+            weights = made.weights if run.fused else _head_weights(run, w.indexer, x, given)
+            _choose(run, cache, query, weights, when, ids[:, c.window_size :])
+    return attend_and_project(run, w, cache, heads, ids, when, out)
+
+
+def _in_parts(
+    run: Rows, w: LayerWeights, cache: LayerCache, x: Any, when: Schedule
+) -> tuple[Any, Any, Any]:
+    """(x as products take it, rotated queries, the indexer's); the cache moves on."""
     with run.phase("queries"):
         given = product_input(run, "x", x)
     with run.beside(1):
-        compact, heads = queries(run, w, given, when)
-        if w.indexer is not None:
-            with run.phase("indexer"):
-                query = _index_queries(run, w.indexer, compact, table, when)
+        heads, query = queries(run, w, given, when)
     with run.beside(2), run.phase("keys"):
         run.look("kv", cache_rows(run, w, cache.kvc[: cache.ring], given, when))
-    columns = c.window_size
     if w.indexer is not None and cache.index is not None:
         with run.beside(3), run.phase("indexer"):
             keys = cache.index_keys
@@ -58,38 +74,49 @@ def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -
         with run.beside(4), run.phase("compressor"):
             behind = cache.kvc[cache.ring :]
             extend(run, w.compressor, cache, cache.main, behind, x, when, index=False)
-        blocks = min(run.blocks_of(w.ratio), cache.cap)
-        columns += blocks if w.indexer is None else min(c.index_topk, blocks)
-    with run.phase("lists"):
-        ids = _listed(run, w, cache, when, columns)
-    if w.indexer is not None and columns > c.window_size:
-        with run.phase("indexer"):
-            _choose(run, w.indexer, cache, x, given, query, when, ids[:, c.window_size :])
-    return attend_and_project(run, w, cache, heads, ids, when, out)
+    return given, heads, query
 
 
 def queries(run: Rows, w: LayerWeights, given: Any, when: Schedule) -> tuple[Any, Any]:
-    """(the queries' latent as products take it, rotated queries [T,H,d]) of a product's input."""
+    """What `joined_heads` makes of a product's input."""
     c = run.config
     with run.phase("queries"):
         latent = run.buffer("latent", c.q_lora_rank)
         raw = product(run, w.wq_a, given, run.buffer("latent raw", c.q_lora_rank))
         norm(run, raw, w.q_norm, latent)
         compact = product_input(run, "latent", latent)
+    return joined_heads(run, w, compact, when)
+
+
+def joined_heads(run: Rows, w: LayerWeights, compact: Any, when: Schedule) -> tuple[Any, Any]:
+    """(queries [T,H,d], the indexer's [T,Hi,di] or None) of their latent as products take it.
+
+    Normalised and rotated, but in fused launches: there attention does that to the first.
+    """
+    c, table = run.config, run.stage.rope(w.ratio)
+    with run.phase("queries"):
+        if run.fused and w.indexer is not None and index_fits(c):
+            return joint_queries(run, w, compact, when)
         q = run.buffer("q", c.n_heads * c.head_dim)
         product(run, w.wq_b, compact, q)
         heads = q.reshape(run.rows, c.n_heads, c.head_dim)
-        kernel = rms_norm_head_f32 if run.arms.chains_f32 else rms_norm_head
-        run.tape.launch(kernel, heads, eps=c.norm_eps)
-        run.tape.launch(rope, heads, run.stage.rope(w.ratio), when.positions)
+        if not run.fused:
+            kernel = rms_norm_head_f32 if run.arms.chains_f32 else rms_norm_head
+            run.tape.launch(kernel, heads, eps=c.norm_eps)
+            run.tape.launch(rope, heads, table, when.positions)
         run.look("q", heads)
-    return compact, heads
+    if w.indexer is None:
+        return heads, None
+    with run.phase("indexer"):
+        return heads, _index_queries(run, w.indexer, compact, table, when)
 
 
 def attend_and_project(
     run: Rows, w: LayerWeights, cache: LayerCache, heads: Any, ids: Any, when: Schedule, out: Any
 ) -> Any:
-    """out [T,D]: the heads over the listed rows, turned back and projected."""
+    """out [T,D]: the heads of `queries` over the listed rows, turned back and projected."""
+    if run.fused:
+        return fused_attention.attend_and_project(run, w, cache, heads, ids, when, out)
     c = run.config
     with run.phase("attention"):
         o = run.buffer("o", c.n_heads, c.head_dim)
@@ -127,23 +154,24 @@ def _index_queries(run: Rows, w: IndexerWeights, compact: Any, table: Any, when:
     return heads
 
 
-def _choose(
-    run: Rows,
-    w: IndexerWeights,
-    cache: LayerCache,
-    x: Any,
-    given: Any,
-    query: Any,
-    when: Schedule,
-    ids: Any,
-) -> None:
-    """The indexer's blocks into the tail of the lists."""
-    c, blocks = run.config, min(run.blocks_of(cache.ratio), cache.cap)
+def _head_weights(run: Rows, w: IndexerWeights, x: Any, given: Any) -> Any:
+    """What the indexer weighs its heads with [T,Hi]."""
     plain = given
     if run.arms.dense_input_fp8:
         plain = product_input(run, "x plain", x, quantised=False)
-    weights = run.buffer("index weights", c.index_n_heads)
-    product(run, w.weights_proj, plain, weights)
+    weights = run.buffer("index weights", run.config.index_n_heads)
+    return product(run, w.weights_proj, plain, weights)
+
+
+def _choose(
+    run: Rows, cache: LayerCache, query: Any, weights: Any, when: Schedule, ids: Any
+) -> None:
+    """The indexer's blocks into the tail of the lists."""
+    c, blocks = run.config, min(run.blocks_of(cache.ratio), cache.cap)
+    if run.fused and index_fits(c):
+        keys = cache.index_keys[:blocks]
+        fused_attention.choose(run, keys, query, weights, when, ids, cache.ring)
+        return
     score = run.buffer("score", blocks)
     run.tape.launch(
         indexer_score_f32 if run.arms.chains_f32 else indexer_score,

@@ -7,9 +7,10 @@ from typing import Any
 
 from dsv4.engine.attention import attention
 from dsv4.engine.experts import moe
+from dsv4.engine.fused_experts import fused_moe
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
-from dsv4.engine.streams import Mixing, enter, leave, pass_on
+from dsv4.engine.streams import Mixing, enter, leave, pass_on, pass_on_open
 from dsv4.engine.weights import LayerWeights
 
 Attention = Callable[[Rows, LayerWeights, LayerCache, Any, Any], Any]
@@ -50,11 +51,7 @@ def run_chained(
     run.look("attn_norm", x)
     attend(run, w, cache, x, z)
     run.look("attn", z)
-    with run.phase("streams"):
-        x, mixing = pass_on(run, z, streams, mixing, w.ffn_hyper, w.ffn_norm, middle)
-    run.look("ffn_norm", x)
-    moe(run, w, x, z)
-    run.look("ffn", z)
+    mixing = _feed(run, w, z, streams, mixing, middle)
     handed = None
     with run.phase("streams"):
         if following is None:
@@ -64,3 +61,24 @@ def run_chained(
             handed = pass_on(run, z, middle, mixing, hyper, gain, streams)
     run.look("layer", streams)
     return handed
+
+
+def _feed(run: Rows, w: LayerWeights, z: Any, streams: Any, mixing: Mixing, middle: Any) -> Mixing:
+    """How the experts' output comes back; that lies in z then, and the streams before it in middle.
+
+    z: the output of the attention sub-block; mixing: how it comes back into the streams.
+    """
+    into = (z, streams, mixing, w.ffn_hyper, w.ffn_norm, middle)
+    if run.fused:
+        with run.phase("streams"):
+            x, pending = pass_on_open(run, *into)
+        run.look("ffn_norm", x)
+        fused_moe(run, w, x, pending, z)
+        following = pending.mixing
+    else:
+        with run.phase("streams"):
+            x, following = pass_on(run, *into)
+        run.look("ffn_norm", x)
+        moe(run, w, x, z)
+    run.look("ffn", z)
+    return following

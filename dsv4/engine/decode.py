@@ -17,6 +17,7 @@ from dsv4.engine.state import DecodeState
 from dsv4.engine.tape import Tape, Workspace
 from dsv4.engine.trunk import AfterLayer, go_on, greedy, logits, run_trunk
 from dsv4.errors import Refusal
+from dsv4.runtime.device import Device
 
 if TYPE_CHECKING:
     from dsv4.engine.engine import Engine
@@ -182,7 +183,7 @@ def bind_trunk(
             config=engine.config,
             arms=engine.arms,
             stage=stage,
-            tape=Tape(stage.device, keep=True, profile=engine.arms.profile),
+            tape=bound_tape(engine, stage.device),
             workspace=space,
             rows=rows,
             start=None,
@@ -197,10 +198,16 @@ def bind_trunk(
     return Program(runs, run_trunk(runs, state.caches, after))
 
 
+def bound_tape(engine: Engine, device: Device) -> Tape:
+    """An empty tape for a bound step on that device."""
+    arms = engine.arms
+    return Tape(device, keep=True, profile=arms.profile, dependent=arms.dependent_launch)
+
+
 def bind_head(engine: Engine, program: Program, kind: str) -> Head:
     """The head of a step, "logits" or "greedy", bound."""
     run, last = program.runs[-1], engine.last
-    tape = Tape(last.device, keep=True, profile=engine.arms.profile)
+    tape = bound_tape(engine, last.device)
     if last.exit is None:
         return Head(tape, None)
     make = logits if kind == "logits" else greedy

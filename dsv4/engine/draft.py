@@ -216,7 +216,7 @@ def _attention_to(newest: Any) -> Callable[..., Any]:
         when = run.schedule(0, window, 1)
         with run.phase("queries"):
             given = product_input(run, "x", x)
-        _, heads = queries(run, w, given, when)
+        heads, _ = queries(run, w, given, when)
         behind = _draft_slots(run, window)
         with run.phase("keys"):
             cache_rows(run, w, ring.kvc, given, replace(when, ring_rows=behind))

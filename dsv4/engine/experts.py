@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsv4.engine import hostmath
-from dsv4.engine.native_experts import chosen_experts
+from dsv4.engine.native_experts import first_halves, second_halves
 from dsv4.engine.products import island, product, product_input
 from dsv4.engine.rows import Rows
 from dsv4.engine.weights import ExpertBank, ExpertKind, Fp4Bank, LayerWeights, SharedExpert
@@ -23,18 +23,20 @@ from dsv4.spec import BF16, F32, I32
 def moe(run: Rows, w: LayerWeights, x: Any, out: Any) -> Any:
     """out [T,D]: the chosen experts by ascending id, then the shared one.  Shapes: x [T,D]."""
     c = run.config
-    contributions = run.buffer("contributions", c.n_activated_experts, c.dim)
     with run.beside(1):
         with run.phase("router"):
             ids, weights, order = route(run, w, x)
         with run.phase("experts"):
             if run.arms.indirect_experts:
-                chosen_experts(run, w.experts, x, ids, weights, contributions)
+                hidden = first_halves(run, w.experts, x, ids, weights)
             else:
+                contributions = run.buffer("contributions", c.n_activated_experts, c.dim)
                 _grouped(run, w.experts, x, ids, weights, contributions)
     with run.beside(2), run.phase("shared expert"):
         shared = _shared(run, w.shared, x)
-    with run.phase("shared expert"):
+    with run.phase("experts"):
+        if run.arms.indirect_experts:
+            return second_halves(run, w.experts, hidden, ids, order, shared, out)
         run.tape.launch(combine_shared, contributions, order, shared, out=out)
     return out
 

@@ -9,36 +9,72 @@ import numpy as np
 from dsv4.engine.rows import Rows
 from dsv4.engine.weights import ExpertBank, ExpertKind, Fp4Bank
 from dsv4.kernels.act_quant import act_quant_fp8
-from dsv4.kernels.linear_fp4 import linear_fp4_mx_selected, linear_fp4_nv_selected
-from dsv4.kernels.swiglu import swiglu_weighted
+from dsv4.kernels.combine import combine_shared
+from dsv4.kernels.linear_fp4 import (
+    SLOTS,
+    linear_fp4_mx_down,
+    linear_fp4_mx_gate_up,
+    linear_fp4_mx_selected,
+    linear_fp4_nv_down,
+    linear_fp4_nv_gate_up,
+    linear_fp4_nv_selected,
+)
 from dsv4.spec import E4M3, F32
 
 _GROUP = 128
+_GATE_UP = {ExpertKind.MXFP4: linear_fp4_mx_gate_up, ExpertKind.NVFP4: linear_fp4_nv_gate_up}
+_DOWN = {ExpertKind.MXFP4: linear_fp4_mx_down, ExpertKind.NVFP4: linear_fp4_nv_down}
+_SELECTED = {ExpertKind.MXFP4: linear_fp4_mx_selected, ExpertKind.NVFP4: linear_fp4_nv_selected}
 
 
-def chosen_experts(
-    run: Rows, bank: ExpertBank, x: Any, ids: Any, weights: Any, contributions: Any
-) -> Any:
-    """Contributions [T,A,D] of every row's experts, a slot each.
+def first_halves(run: Rows, bank: ExpertBank, x: Any, ids: Any, weights: Any) -> tuple[Any, Any]:
+    """What w2 takes of every row's experts: FP8 codes [T*A,F] and their scales.
 
-    Shapes: x [T,D], ids and weights [T,A]. The routing weight is inside the codes that w2 takes.
+    Shapes: x [T,D], ids and weights [T,A]. The routing weight is inside the codes.
     """
     c, active = run.config, run.config.n_activated_experts
     slots = run.rows * active
-    chosen = ids.reshape(slots)
-    gate, up, hidden = (
-        run.buffer(f"expert {part}", active * c.moe_inter_dim).reshape(slots, c.moe_inter_dim)
-        for part in ("gate", "up", "hidden")
-    )
-    given = _codes(run, "expert x", x, run.rows, 1)
-    _selected(run, bank.kind, bank.w1, chosen, given, gate, active)
-    _selected(run, bank.kind, bank.w3, chosen, given, up, active)
-    limit = c.swiglu_limit or float(np.finfo(np.float32).max)
-    run.tape.launch(swiglu_weighted, gate, up, weights.reshape(slots), out=hidden, limit=limit)
-    given = _codes(run, "expert hidden", hidden, run.rows, active)
-    y = contributions.reshape(slots, c.dim)
-    _selected(run, bank.kind, bank.w2, chosen, given, y, 1)
-    return contributions
+    hidden = run.buffer("expert hidden", active * c.moe_inter_dim).reshape(slots, c.moe_inter_dim)
+    run.tape.launch(
+        _GATE_UP[bank.kind], *matrix(bank.kind, bank.w1), *matrix(bank.kind, bank.w3),
+        ids.reshape(slots), *_codes(run, "expert x", x, run.rows, 1), weights.reshape(slots),
+        out=hidden, group=active, limit=c.swiglu_limit or float(np.finfo(np.float32).max),
+    )  # fmt: skip
+    return _codes(run, "expert hidden", hidden, run.rows, active)
+
+
+def second_halves(
+    run: Rows,
+    bank: ExpertBank,
+    given: tuple[Any, Any],
+    ids: Any,
+    order: Any,
+    shared: Any,
+    out: Any,
+) -> Any:
+    """out [T,D]: w2 of every row's experts summed as order [T,A] says, then plus shared [T,D]."""
+    c, active = run.config, run.config.n_activated_experts
+    slots = run.rows * active
+    if active <= SLOTS:
+        run.tape.launch(
+            _DOWN[bank.kind], *matrix(bank.kind, bank.w2), ids,
+            *(part.reshape(run.rows, active, -1) for part in given), order, shared, out=out,
+        )  # fmt: skip
+        return out
+    y = run.buffer("contributions", active * c.dim).reshape(run.rows, active, c.dim)
+    run.tape.launch(
+        _SELECTED[bank.kind], *matrix(bank.kind, bank.w2), ids.reshape(slots), *given,
+        out=y.reshape(slots, c.dim), group=1,
+    )  # fmt: skip
+    run.tape.launch(combine_shared, y, order, shared, out=out)
+    return out
+
+
+def matrix(kind: ExpertKind, w: Fp4Bank) -> tuple[Any, ...]:
+    """The arrays of one matrix of every expert, as the kernels take them."""
+    if kind is ExpertKind.NVFP4:
+        return (w.codes, w.scales, w.second)
+    return (w.codes, w.scales)
 
 
 def _codes(run: Rows, name: str, x: Any, rows: int, slots: int) -> tuple[Any, Any]:
@@ -49,25 +85,3 @@ def _codes(run: Rows, name: str, x: Any, rows: int, slots: int) -> tuple[Any, An
     scales = run.buffer(f"{name} scales", slots * groups, fmt=F32).reshape(rows * slots, groups)
     run.tape.launch(act_quant_fp8, x, codes=codes, scales=scales, group=_GROUP)
     return codes, scales
-
-
-def _selected(
-    run: Rows,
-    kind: ExpertKind,
-    w: Fp4Bank,
-    ids: Any,
-    given: tuple[Any, Any],
-    out: Any,
-    group: int,
-) -> None:
-    """One product a slot with the matrix of its expert; slot s takes row s // group."""
-    codes, scales = given
-    if kind is ExpertKind.NVFP4:
-        run.tape.launch(
-            linear_fp4_nv_selected, w.codes, w.scales, w.second, ids, codes, scales,
-            out=out, group=group,
-        )  # fmt: skip
-    else:
-        run.tape.launch(
-            linear_fp4_mx_selected, w.codes, w.scales, ids, codes, scales, out=out, group=group
-        )

@@ -57,6 +57,9 @@ def open_model(
     free = {numbers[id(d)]: d.memory_bytes()[0] for d in devices}
     demand_room(placement, free, source.where)
     probe_peers(devices)
+    if arms.dependent_launch:
+        for device in devices:
+            device.require_dependent_launch()
     stages: list[Stage] = []
     try:
         tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))

@@ -18,8 +18,8 @@ from dsv4.kernels.island_dots import (
     island_dots_bf16_f32,
     island_dots_f32,
 )
-from dsv4.kernels.linear_bf16 import linear_bf16
-from dsv4.kernels.linear_fp8 import linear_fp8
+from dsv4.kernels.linear_bf16 import linear_bf16, linear_bf16_grouped
+from dsv4.kernels.linear_fp8 import linear_fp8, linear_fp8_grouped
 from dsv4.kernels.movement import movement_embed, movement_place, movement_take
 from dsv4.spec import BF16, I32
 
@@ -63,11 +63,15 @@ def grouped_product(run: Rows, w: DenseSlab, x: Any, groups: int, out: Any) -> A
         rounded = product_input(run, "grouped", x, quantised=False)
         for first in range(0, run.rows, VERIFY_ROWS):
             rows = slice(first, first + VERIFY_ROWS)
-            for g in range(groups):
-                part = w.ref.offset_rows(g * height, height)
-                columns = slice(g * width, (g + 1) * width)
-                into = slice(g * height, (g + 1) * height)
-                _few_rows(run, part, rounded[rows, columns], out[rows, into])
+            if w.ref.codes is not None:
+                run.tape.launch(
+                    linear_fp8_grouped, w.ref.codes, w.ref.scales, rounded[rows], out=out[rows],
+                    group=height,
+                )  # fmt: skip
+            else:
+                run.tape.launch(
+                    linear_bf16_grouped, w.ref.bf16, rounded[rows], out=out[rows], group=height
+                )
         return out
     whole = w.dev() if run.smooth else staged(run, w).array
     taken, made = run.buffer("group input", width), run.buffer("group output", height)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from dsv4.checkpoint.config import ModelConfig
-from dsv4.engine.arms import Arms
+from dsv4.engine.arms import VERIFY_ROWS, Arms
 from dsv4.engine.tape import Tape, Workspace
 from dsv4.engine.weights import Stage
 from dsv4.kernels.schedule import schedule
@@ -35,6 +35,9 @@ class Schedule:
     index_rows: Any
     store_rows: Any
     firsts: Any
+
+
+_LISTS = tuple(f.name for f in fields(Schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,15 @@ class Rows:
         return self.start is None
 
     @property
+    def fused(self) -> bool:
+        """Whether launches do the work of several: for the rows of a step, under arms that can.
+
+        Nobody may look at what such launches keep inside.
+        """
+        step = self.few and self.rows <= VERIFY_ROWS and not self.library
+        return step and self.arms.fusable and self.look is look_at_nothing
+
+    @property
     def tokens(self) -> Any:
         """Token ids of the rows, i32 [T]."""
         return self.control[1 : 1 + self.rows]
@@ -92,11 +104,7 @@ class Rows:
     def schedule(self, ratio: int, ring: int, raw: int) -> Schedule:
         """Where the rows lie in layers of that ratio; made once for all layers of the stage."""
         if ratio not in self.schedules:
-            names = ("positions", "ring_rows", "raw_rows", "blocks")
-            lists = {
-                name: self.buffer(f"schedule {ratio} {name}", fmt=I32)
-                for name in (*names, "index_rows", "store_rows", "firsts")
-            }
+            lists = {name: self.buffer(f"schedule {ratio} {name}", fmt=I32) for name in _LISTS}
             with self.phase("lists"):
                 self.tape.launch(
                     schedule, self.control[:1], **lists, ring=ring, raw=raw, ratio=ratio, base=ring

@@ -9,6 +9,7 @@ from dsv4.engine import hostmath
 from dsv4.engine.products import island
 from dsv4.engine.rows import Rows
 from dsv4.engine.weights import ExitWeights, HyperWeights
+from dsv4.kernels.cast import cast_bf16
 from dsv4.kernels.hyper import (
     hyper_collapse,
     hyper_head_gate,
@@ -20,9 +21,15 @@ from dsv4.kernels.hyper import (
     hyper_pre,
     hyper_pre_f32,
 )
+from dsv4.kernels.hyper_step import (
+    hyper_step,
+    hyper_step_entry,
+    hyper_step_exit,
+    hyper_step_open,
+)
 from dsv4.kernels.movement import movement_embed, movement_repeat
 from dsv4.kernels.rms_norm import rms_norm, rms_norm_f32
-from dsv4.spec import F32, F64, I32
+from dsv4.spec import BF16, E4M3, F32, F64, I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,37 @@ class Mixing:
     post: Any
     comb: Any
     turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A sub-block's input as products take it: wide bf16 [T,D], codes [T,D], scales [T,D/128]."""
+
+    wide: Any
+    codes: Any
+    scales: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Coefficients that a later launch makes: of scaled mixes [T,C], into the arrays of mixing."""
+
+    mix: Any
+    hyper: HyperWeights
+    mixing: Mixing
+
+
+def taken_input(run: Rows) -> Taken:
+    """Where a fused step has the input of the sub-block that it entered last.
+
+    Codes and scales are there when a launch entered that ended the sub-block before.
+    """
+    d = run.config.dim
+    return Taken(
+        run.buffer("x bf16", d, fmt=BF16),
+        run.buffer("x codes", d, fmt=E4M3),
+        run.buffer("x scales", d // 128, fmt=F32),
+    )
 
 
 def norm(run: Rows, x: Any, gain: Any, out: Any) -> Any:
@@ -81,13 +119,30 @@ def enter(run: Rows, hyper: HyperWeights, gain: Any, streams: Any) -> tuple[Any,
             streams, mix, hyper.scale, hyper.base, pre=pre, post=post, comb=comb, y=y,
             mix_eps=c.norm_eps, eps=c.hc_eps, iterations=c.hc_sinkhorn_iters,
         )  # fmt: skip
-    return norm(run, y, gain, x), mixing
+    norm(run, y, gain, x)
+    if run.fused:
+        # Attention takes no codes; only experts do, and nobody enters them from here.
+        run.tape.launch(cast_bf16, x.reshape(-1), out=taken_input(run).wide.reshape(-1))
+    return x, mixing
 
 
 def leave(run: Rows, z: Any, streams: Any, mixing: Mixing, out: Any) -> Any:
     """The next streams, from a sub-block's output and the streams that entered it."""
     run.tape.launch(hyper_post, z, streams, mixing.post, mixing.comb, out=out)
     return out
+
+
+def enter_tokens(run: Rows, hyper: HyperWeights, gain: Any, out: Any) -> tuple[Any, Mixing]:
+    """`entry_streams` into out [T,M,D], and `enter` from there, in one launch."""
+    c, mixing = run.config, _mixing(run, 0)
+    x, given = run.buffer("x", c.dim), taken_input(run)
+    run.tape.launch(
+        hyper_step_entry, run.stage.embed, run.tokens, hyper.fn, hyper.scale, hyper.base, gain,
+        x_next=out, post_next=mixing.post, comb_next=mixing.comb, y=x, wide=given.wide,
+        codes=given.codes, scales=given.scales, **_sums(run, c.mixing_rows, "mix"),
+        iterations=c.hc_sinkhorn_iters,
+    )  # fmt: skip
+    return x, mixing
 
 
 def pass_on(
@@ -102,26 +157,51 @@ def pass_on(
     if not run.few or arms.decode_path.host_math or not alike:
         leave(run, z, streams, mixing, out)
         return enter(run, hyper, gain, out)
-    fused = hyper_post_pre_norm_f32 if arms.chains_f32 else hyper_post_pre_norm
     following, x = _mixing(run, 1 - mixing.turn), run.buffer("x", c.dim)
-    parts = -(-c.hc_mult * c.dim // 256)
-    sums = F32 if arms.chains_f32 else F64
+    if run.fused:
+        given = taken_input(run)
+        run.tape.launch(
+            hyper_step, *_left(z, streams, mixing), hyper.fn, hyper.scale, hyper.base, gain,
+            x_next=out, post_next=following.post, comb_next=following.comb, y=x, wide=given.wide,
+            codes=given.codes, scales=given.scales, **_sums(run, c.mixing_rows, "mix"),
+            iterations=c.hc_sinkhorn_iters,
+        )  # fmt: skip
+        return x, following
     run.tape.launch(
-        fused, z, streams, mixing.post, mixing.comb, hyper.fn, hyper.scale, hyper.base, gain,
-        x_next=out, pre=run.buffer("pre", c.hc_mult), post_next=following.post,
-        comb_next=following.comb, y=x,
-        partial=run.buffer("mix parts", c.mixing_rows + 1, parts, fmt=sums),
-        ticket=run.workspace.filled("mix ticket", 0, run.workspace.rows, fmt=I32)[: run.rows],
-        mix_eps=c.norm_eps, eps=c.hc_eps, norm_eps=c.norm_eps, iterations=c.hc_sinkhorn_iters,
+        hyper_post_pre_norm_f32 if arms.chains_f32 else hyper_post_pre_norm,
+        *_left(z, streams, mixing), hyper.fn, hyper.scale, hyper.base, gain, x_next=out,
+        pre=run.buffer("pre", c.hc_mult), post_next=following.post, comb_next=following.comb, y=x,
+        **_sums(run, c.mixing_rows, "mix"), iterations=c.hc_sinkhorn_iters,
     )  # fmt: skip
     return x, following
+
+
+def pass_on_open(
+    run: Rows, z: Any, streams: Any, mixing: Mixing, hyper: HyperWeights, gain: Any, out: Any
+) -> tuple[Any, Pending]:
+    """`pass_on` of a fused step, that leaves the next coefficients for a later launch to make."""
+    c, following = run.config, _mixing(run, 1 - mixing.turn)
+    x, given = run.buffer("x", c.dim), taken_input(run)
+    mix = run.buffer("mix", c.mixing_rows)
+    run.tape.launch(
+        hyper_step_open, *_left(z, streams, mixing), hyper.fn, hyper.scale, hyper.base, gain,
+        x_next=out, mix=mix, y=x, wide=given.wide, codes=given.codes, scales=given.scales,
+        **_sums(run, c.mixing_rows, "mix"),
+    )  # fmt: skip
+    return x, Pending(mix, hyper, following)
 
 
 def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
     """out [T,D]: the streams collapsed and normalised for a head."""
     c = run.config
-    mix, pre = run.buffer("exit mix", c.hc_mult), run.buffer("pre", c.hc_mult)
     y = run.buffer("collapsed", c.dim)
+    if run.fused:
+        run.tape.launch(
+            hyper_step_exit, streams, exit.hyper.fn, exit.hyper.scale, exit.hyper.base, exit.norm,
+            collapsed=y, y=out, **_sums(run, c.hc_mult, "exit"),
+        )  # fmt: skip
+        return out
+    mix, pre = run.buffer("exit mix", c.hc_mult), run.buffer("pre", c.hc_mult)
     island(run, streams.reshape(run.rows, -1), exit.hyper.fn, mix)
     _norm_scale(run, streams, mix)
     scale, base = exit.hyper.scale, exit.hyper.base
@@ -139,6 +219,26 @@ def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
         run.tape.launch(hyper_head_gate, mix, scale, base, out=pre, eps=c.hc_eps)
     run.tape.launch(hyper_collapse, streams, pre, out=y)
     return norm(run, y, exit.norm, out)
+
+
+def _left(z: Any, streams: Any, mixing: Mixing) -> tuple[Any, ...]:
+    """What a launch that begins with `leave` takes first."""
+    return z, streams, mixing.post, mixing.comb
+
+
+def _sums(run: Rows, rows: int, name: str) -> dict[str, Any]:
+    """Scratch of a launch that multiplies all streams with so many rows, and its epsilons."""
+    c = run.config
+    parts = -(-c.hc_mult * c.dim // 256)
+    fmt = F32 if run.arms.chains_f32 else F64
+    tickets = run.workspace.filled(f"{name} ticket", 0, run.workspace.rows, fmt=I32)
+    return dict(
+        partial=run.buffer(f"{name} parts", rows + 1, parts, fmt=fmt),
+        ticket=tickets[: run.rows],
+        mix_eps=c.norm_eps,
+        eps=c.hc_eps,
+        norm_eps=c.norm_eps,
+    )
 
 
 def _mixing(run: Rows, turn: int) -> Mixing:

@@ -35,6 +35,8 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DSV4_PREFILL_GEMM": ("library", "rows"),
     "DSV4_GRAPHS": ("auto", "on", "off"),
     "DSV4_BRANCHES": ("off", "on"),
+    "DSV4_FUSED": ("off", "on"),
+    "DSV4_DEPENDENT_LAUNCH": ("off", "on"),
 }
 _NUMBERS: Final = (
     "DSV4_SPEC_DEPTH",
@@ -71,6 +73,8 @@ def resolve_arms(
             raise _excluded("DSV4_GRAPHS=on", "a graph holds nothing that the host looks at")
         if profile != "off":
             raise _excluded("DSV4_GRAPHS=on", "DSV4_PROFILE looks between its launches")
+    if _word(chosen, "DSV4_DEPENDENT_LAUNCH") == _word(chosen, "DSV4_BRANCHES") == "on":
+        raise _excluded("DSV4_DEPENDENT_LAUNCH=on", "DSV4_BRANCHES=on waits for several launches")
     vt = _word(chosen, "DSV4_VT")
     for orphan in ("DSV4_VT_TAU", "DSV4_VT_FLOOR"):
         if vt == "off" and orphan in chosen:
@@ -98,6 +102,8 @@ def resolve_arms(
         prefill_chunk=_whole(chosen, "DSV4_PREFILL_CHUNK", VERIFY_ROWS, 8192) or _PREFILL_CHUNK,
         graphs=graphs,
         branches=_word(chosen, "DSV4_BRANCHES") == "on",
+        fused=_word(chosen, "DSV4_FUSED") == "on",
+        dependent_launch=_word(chosen, "DSV4_DEPENDENT_LAUNCH") == "on",
     )
 
 

@@ -53,19 +53,20 @@ class Tape:
     """Collects what the layers ask for.
 
     keep: entries are kept and run by `run`; otherwise each runs when it is asked for, and nothing
-    is kept.
+    is kept. dependent: kernels that can begin before the launch in front of them has ended do.
     """
 
     device: Device
     keep: bool
     profile: str = "off"
+    dependent: bool = False
     entries: list[Entry] = field(default_factory=list)
     _phase: str = ""
     _branch: int = 0
 
     def launch(self, kernel: Kernel, *arrays: Any, **named: Any) -> None:
         """A kernel on these arrays. Errors: LaunchError when they do not fit."""
-        prepared = kernel.prepare(*arrays, device=self.device, **named)
+        prepared = kernel.prepare(*arrays, device=self.device, dependent=self.dependent, **named)
         if not self.keep:
             prepared.run()
             return
@@ -229,6 +230,13 @@ class Workspace:
         key = f"{name} {fmt.name} {shape} filled"
         if key not in self.buffers:
             self.buffers[key] = self.device.to_device(np.full(shape, value, fmt.storage))
+        return self.buffers[key]
+
+    def constant(self, name: str, values: np.ndarray) -> Any:
+        """These values, for kernels that only read them; made once."""
+        key = f"{name} {values.dtype} {values.tolist()} constant"
+        if key not in self.buffers:
+            self.buffers[key] = self.device.to_device(values)
         return self.buffers[key]
 
     def rows_of(self, name: str, rows: int, *shape: int, fmt: Any) -> Any:

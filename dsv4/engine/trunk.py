@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from dsv4.engine.block import run_chained
+from dsv4.engine.fused_front import place_rows
 from dsv4.engine.rows import Look, Rows, look_at_nothing
 from dsv4.engine.state import LayerCache
-from dsv4.engine.streams import entry_streams, exit_rows
+from dsv4.engine.streams import enter_tokens, entry_streams, exit_rows
 from dsv4.engine.weights import ExitWeights
 from dsv4.kernels.argmax import argmax
 from dsv4.kernels.lm_head import lm_head, lm_head_argmax, lm_head_f32
@@ -42,16 +43,22 @@ def run_trunk(
     for number, run in enumerate(runs):
         c = run.config
         own = run.buffer("streams", c.hc_mult, c.dim)
-        with run.phase("entry"):
-            if run.stage.index == 0:
-                entry_streams(run, own)
-                look_of(run, -1)("embed_out", own)
-            elif number == 0:
-                _cross(run, own, arriving=True)
-            else:
-                run.tape.receive(own, streams, runs[number - 1].stage.device)
-        streams = own
         entered = None
+        if run.fused:
+            place_rows(run, caches)
+        with run.phase("entry"):
+            if number > 0:
+                run.tape.receive(own, streams, runs[number - 1].stage.device)
+            elif run.stage.index > 0:
+                _cross(run, own, arriving=True)
+            elif run.fused:
+                first = run.stage.layers[0]
+                entered = enter_tokens(run, first.attn_hyper, first.attn_norm, own)
+            else:
+                entry_streams(run, own)
+            if run.stage.index == 0:
+                look_of(run, -1)("embed_out", own)
+        streams = own
         for w, following in zip(run.stage.layers, [*run.stage.layers[1:], None], strict=True):
             looking = replace(run, look=look_of(run, w.layer))
             entered = run_chained(

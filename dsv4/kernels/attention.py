@@ -25,16 +25,16 @@ from dsv4.spec import (
 HEADS = 8  # of one block
 CHUNK = 40  # present entries summed together; its builds and the engine take it from here
 
-_THREADS = CHUNK // 4 * 32  # a warp for four entries
-_LOGIT = "4*ceil(K/128) + 6"  # a lane's products, the fold of 32 lanes, the scale
-_REQUIRES = (
+THREADS = CHUNK // 4 * 32  # a warp for four entries
+LOGIT = "4*ceil(K/128) + 6"  # a lane's products, the fold of 32 lanes, the scale
+REQUIRES = (
     Require("K % 4 == 0", because="rows are loaded 16 bytes at a time"),
     Require(
         "K <= 512",
         because=f"{CHUNK} rows and {HEADS} queries must fit the shared memory of a block",
     ),
 )
-_INPUTS = (
+INPUTS = (
     In("q", F32, "T H K", align=16),
     In("kv", F32, "N K", align=16),
     In("ids", I32, "T S", strided=True),
@@ -46,7 +46,8 @@ def _chunks(s: Shape) -> int:
     return -(-int(s.S) // CHUNK)
 
 
-def _shared_bytes(s: Shape) -> int:
+def shared_bytes(s: Shape) -> int:
+    """Dynamic shared memory of a block that holds a chunk and its heads."""
     return 4 * (HEADS + CHUNK) * int(s.K)
 
 
@@ -84,7 +85,7 @@ def _join_work(size_bytes: int) -> Callable[[Shape], Work]:
 def _softmax(accumulator: Format) -> Within:
     return Within(
         "softmax",
-        depth=f"{_LOGIT} + {CHUNK} + ceil(S/{CHUNK})",
+        depth=f"{LOGIT} + {CHUNK} + ceil(S/{CHUNK})",
         terms="K + S",
         accumulator=accumulator,
         because="a logit's chain, a chunk's chain of values, one addition per chunk; scaling by"
@@ -95,7 +96,7 @@ def _softmax(accumulator: Format) -> Within:
 def _partial(accumulator: Format, chain: str) -> Within:
     return Within(
         "dot",
-        depth=f"{_LOGIT} + 4 + {chain}",
+        depth=f"{LOGIT} + 4 + {chain}",
         terms=f"K + {CHUNK}",
         accumulator=accumulator,
         because="a logit's chain, an exponential within 2 spacings, the chain of the sum",
@@ -124,17 +125,17 @@ def _whole(name: str, sums: Format) -> Kernel:
         family="attention",
         summary=f"sink softmax over listed rows, in {sums.name}",
         args=(
-            *_INPUTS,
+            *INPUTS,
             In("sink", F32, "H"),
             Out("o", F32, "T H K", align=8),
             *_LISTED,
         ),
         constants=_constants,
-        geometry=lambda s: Geometry((s.T, -(-s.H // HEADS)), _THREADS, _shared_bytes(s)),
+        geometry=lambda s: Geometry((s.T, -(-s.H // HEADS)), THREADS, shared_bytes(s)),
         writes=dict(o=Tile(x=("T", 1), y=("H", HEADS))),
         contract=dict(o=_softmax(sums)),
         work=_work,
-        requires=_REQUIRES,
+        requires=REQUIRES,
         batch_invariant="T",
     )
 
@@ -147,22 +148,20 @@ def _split(name: str, sums: Format, whole: Kernel) -> Kernel:
         family="attention",
         summary=f"the sums of {whole.spec.name}, chunk by chunk of each list",
         args=(
-            *_INPUTS,
+            *INPUTS,
             Out("power", sums, f"T ceil(S/{CHUNK}) H"),
             Out("total", sums, f"T ceil(S/{CHUNK}) H"),
             Out("value", sums, f"T ceil(S/{CHUNK}) H K"),
             *_LISTED,
         ),
         constants=_constants,
-        geometry=lambda s: Geometry(
-            (_chunks(s), -(-s.H // HEADS), s.T), _THREADS, _shared_bytes(s)
-        ),
+        geometry=lambda s: Geometry((_chunks(s), -(-s.H // HEADS), s.T), THREADS, shared_bytes(s)),
         writes=dict(power=tile, total=tile, value=tile),
         contract=dict(
             power=_partial(sums, "0"), total=_partial(sums, "6"), value=_partial(sums, f"{CHUNK}")
         ),
         work=_split_work(sums.size_bytes),
-        requires=_REQUIRES,
+        requires=REQUIRES,
         batch_invariant="T",
     )
 
@@ -187,7 +186,7 @@ def _joined(name: str, sums: Format, split: Kernel, whole: Kernel) -> Kernel:
         writes=dict(o=Tile(x=("T", 1), y=("H", 1))),
         contract=dict(o=_join(sums)),
         work=_join_work(sums.size_bytes),
-        requires=_REQUIRES,
+        requires=REQUIRES,
         batch_invariant="T",
     )
 

@@ -36,9 +36,13 @@ _SOFTMAX = Within(
 )
 
 
-def _parts(s: Shape) -> int:
+def parts_of(C: int, overlap: int) -> int:
     """Threads that share a channel: by C and overlap alone, because the order of sums follows."""
-    return 4 if (1 + s.overlap) * s.C > 16 else 1
+    return 4 if (1 + overlap) * C > 16 else 1
+
+
+def _parts(s: Shape) -> int:
+    return parts_of(s.C, s.overlap)
 
 
 def _constants(s: Shape) -> Mapping[str, int]:

@@ -21,6 +21,7 @@ from dsv4.spec import (
 
 _WARPS = 8
 _ENOUGH_BLOCKS = 128  # to keep a large GPU busy
+DEPTH = "K + 1 + ceil(H/32) + 5"  # a chain, a weight, a lane's heads, the fold of 32 lanes
 
 
 def _keys_per_warp(s: Shape) -> int:
@@ -62,7 +63,7 @@ def _score(name: str, accumulator: Format) -> Kernel:
         contract=dict(
             score=Within(
                 "dot",
-                depth="K + 1 + ceil(H/32) + 5",
+                depth=DEPTH,
                 terms="H*K",
                 accumulator=accumulator,
                 because="a chain over k, weight times wscale, a lane's heads, the fold of 32 lanes",

@@ -20,14 +20,31 @@ from dsv4.spec import (
     kernel,
 )
 
-# Steps of 256 elements that form one part of the sum. A weight of few rows gives every step to
-# another warp, a tall one gives a warp the whole row; both come to about 4096 warps. It must not
-# depend on T.
-PART_STEPS = "max(ceil(ceil(K/256)/256), (N > 128)*min(ceil(K/256), N*ceil(K/256)//4096))"
-PARTS = f"ceil(ceil(K/256)/{PART_STEPS})"
 
-# 8 fused additions a step and lane, the butterfly, then the parts: a lane's share and a butterfly.
-DEPTH = f"8*{PART_STEPS} + 5 + ({PARTS} > 1)*(ceil({PARTS}/32) + 4)"
+def part_steps(rows: str, width: str) -> str:
+    """Steps of 256 elements that form one part of the sum, for axis expressions of a weight.
+
+    A weight of few rows gives every step to another warp, a tall one gives a warp the whole row;
+    both come to about 4096 warps. It must not depend on the rows of x.
+    """
+    steps = f"ceil(({width})/256)"
+    return f"max(ceil({steps}/256), (({rows}) > 128)*min({steps}, ({rows})*{steps}//4096))"
+
+
+def parts(rows: str, width: str) -> str:
+    """Parts of the sum, for axis expressions of a weight."""
+    return f"ceil(ceil(({width})/256)/{part_steps(rows, width)})"
+
+
+def depth(rows: str, width: str) -> str:
+    """Roundings of a term: 8 fused additions a step and lane, the butterfly, then the parts, a
+    lane's share and a butterfly.
+    """
+    several = f"({parts(rows, width)} > 1)*(ceil({parts(rows, width)}/32) + 4)"
+    return f"8*{part_steps(rows, width)} + 5 + {several}"
+
+
+PART_STEPS, PARTS, DEPTH = part_steps("N", "K"), parts("N", "K"), depth("N", "K")
 
 _WHOLE_VECTORS = Require("K % 8 == 0", because="a lane takes 8 consecutive elements of a row")
 
@@ -36,18 +53,18 @@ def _constants(sum_format: Format, weight: Format) -> Callable[[Shape], Mapping[
     """How rows of x, rows of w and parts of K are dealt to warps; only the order is a promise."""
 
     def constants(s: Shape) -> Mapping[str, int]:
-        steps, parts = int(evaluate(PART_STEPS, s)), int(evaluate(PARTS, s))
+        steps, count = int(evaluate(PART_STEPS, s)), int(evaluate(PARTS, s))
         # A warp that walks several rows of w converts x once for all of them; sums in double and
         # weights in f32 cost twice the registers.
         tall = (s.N >= 256) + 2 * (s.N >= 1024)
         warp_rows = 1 + tall if sum_format is F32 and weight is BF16 else 1 + (s.N >= 256)
         # Many rows of x need many registers, so fewer warps then; few rows want the parts spread.
-        group_warps = min(parts, 8 if s.T > 2 else 16 if s.N > 128 else 32)
+        group_warps = min(count, 8 if s.T > 2 else 16 if s.N > 128 else 32)
         groups = max(1, 8 // group_warps)
         return dict(
             ROWS=min(s.T, 8),
             PART_STEPS=steps,
-            PARTS=parts,
+            PARTS=count,
             WARP_ROWS=warp_rows,
             WARPS=groups * group_warps,
             GROUPS=groups,

@@ -1,69 +1,135 @@
 """Products of one to eight rows with bf16 weights.
 
-The split of K and the sharing of rows live here for both linear families: `linear_fp8` must add in
-the same order to give the same bytes.
+The order of the sum and the dealing of rows live here for both linear families: `linear_fp8` must
+add in the same order to give the same bytes.
 """
 
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.spec import BF16, F32, Dim, Geometry, In, Out, Require, Stride, Within, Work, kernel
+from dsv4.spec import (
+    BF16,
+    F32,
+    I32,
+    Dim,
+    Geometry,
+    In,
+    Kernel,
+    Out,
+    Require,
+    Scalar,
+    Stride,
+    Within,
+    Work,
+    kernel,
+)
 
-# Steps of 512 elements are dealt to this many warps: enough warps to keep a Hopper card's memory
-# busy with few rows, none too many with many. It must not depend on M.
-SPLIT = "min(ceil(K/512), 1 + (N < 16384) + 2*(N < 8192) + 4*(N < 1024))"
 
-# 16 fused additions a step and lane, 5 levels of the butterfly, then the parts.
-DEPTH = f"16*ceil(ceil(K/512)/{SPLIT}) + 5 + {SPLIT} - 1"
+def parts(width: str) -> str:
+    """Parts that groups of 128 elements are dealt to, a warp each, for the reduction's width.
 
+    They depend on it alone, so that rows keep their bytes however many there are, of x or of w.
+    """
+    return f"min(16, ceil(({width})/128))"
+
+
+def depth(width: str) -> str:
+    """Roundings of a term, for the reduction's width.
+
+    A product of the tensor core takes 16 terms and the sum before it. It aligns them to the
+    largest, keeps 24 bits or more and cuts off the rest: each of the 16, and the sum twice on cards
+    that take them by eights, loses less than 2^-23 of the largest, and so do two results; 20 losses
+    of two roundings each. A group chains four products for every 64 elements it has; then a fused
+    addition for every group of the part, and one for every other part.
+    """
+    chain = f"40*min(8, 4*ceil(({width})/64))"
+    return f"{chain} + ceil(ceil(({width})/128)/{parts(width)}) + {parts(width)} - 1"
+
+
+PARTS, DEPTH = parts("K"), depth("K")
 
 REQUIRES = (
     Require("M <= 8", "a verify round holds at most 8 rows; they share the weights' one pass"),
     Require("K % 16 == 0", "a lane takes 16 consecutive elements of a row"),
 )
+GROUPED = (
+    Require("N % group == 0", "every group has as many rows of w"),
+    Require("group % 8 == 0", "a warp walks 8 rows of w that share their columns of x"),
+)
+
+# Warps that fill the 132 multiprocessors of an H200, or nearly, at 16 on each.
+CARD_WARPS = 128 * 16
 
 
 def constants(s: Shape) -> Mapping[str, int]:
-    """How the rows of x and w and the steps of K are dealt to warps."""
-    split = int(evaluate(SPLIT, s))
+    """How groups of K and rows of w are dealt to warps and blocks."""
+    dealt = int(evaluate(PARTS, s))
+    sets = max(1, 8 // dealt)
+    warps = dealt * sets
+    blocks = CARD_WARPS // max(8, warps)
+    # As many rows a warp as leave about three of four places taken: x is read once for all of them.
+    whole = int(s.get("group", 32))
+    tiles = next(
+        t
+        for t in (4, 2, 1)
+        if t == 1 or (whole % (8 * t) == 0 and -(-s.N // (8 * t * sets)) * 4 >= blocks * 3)
+    )
+    # The parts' sums wait in at most 32 KiB of shared memory.
+    passes = min(max(1, -(-s.N // (8 * tiles * sets * blocks))), 128 // (tiles * warps))
     return dict(
-        ROWS=s.M, SPLIT=split, WARP_ROWS=4 if s.N >= 2048 else 2, WARPS=split * max(1, 8 // split)
+        ROWS=s.M, PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes, TAIL=int(s.K % 128 != 0)
     )
 
 
 def geometry(s: Shape) -> Geometry:
-    """One block for the rows of w that its warps share out."""
+    """One block for the passes that its warps make down the rows of w."""
     c = constants(s)
-    block_rows = c["WARPS"] // c["SPLIT"] * c["WARP_ROWS"]
-    return Geometry(grid=-(-s.N // block_rows), block=32 * c["WARPS"])
+    block_rows = 8 * c["TILES"] * c["SETS"] * c["PASSES"]
+    return Geometry(grid=-(-s.N // block_rows), block=32 * c["PARTS"] * c["SETS"])
 
 
-linear_bf16 = kernel(
-    name="linear_bf16",
-    family="linear_bf16",
-    summary="y = x w^T for 1 to 8 rows of x, bf16 weights",
-    args=[
-        In("w", BF16, "N K", align=16),
-        In("x", BF16, "M K", strided=True, align=16),
-        Out("y", F32, "M N", strided=True),
-        Dim("N"),
-        Dim("K"),
-        Stride("x_stride", of="x"),
-        Stride("y_stride", of="y"),
-    ],
-    requires=REQUIRES,
-    constants=constants,
-    geometry=geometry,
-    contract=dict(
-        y=Within(
-            "dot",
-            depth=DEPTH,
-            terms="K",
-            because="exact products fused into f32 sums: lanes, butterfly, parts of K",
-        )
-    ),
-    work=lambda s: Work(
-        read=2 * s.N * s.K + 2 * s.M * s.K, write=4 * s.M * s.N, flops=2 * s.M * s.N * s.K
-    ),
-    batch_invariant="M",
+BECAUSE = (
+    "exact products; tensor-core sums of a group, cut off at 24 bits; f32 sums of groups and parts"
+)
+
+
+def work(s: Shape) -> Work:
+    """Bytes and operations, x read in full."""
+    columns = s.K * (s.N // s.group if "group" in s else 1)
+    return Work(
+        read=2 * s.N * s.K + 2 * s.M * columns, write=4 * s.M * s.N, flops=2 * s.M * s.N * s.K
+    )
+
+
+def _declare(name: str, summary: str, *, grouped: bool) -> Kernel:
+    return kernel(
+        name=name,
+        family="linear_bf16",
+        reads_early=("w",),
+        summary=summary,
+        args=[
+            In("w", BF16, "N K", align=16),
+            In("x", BF16, "M N*K/group" if grouped else "M K", strided=True, align=16),
+            Out("y", F32, "M N", strided=True),
+            Dim("N"),
+            Dim("K"),
+            *([Scalar("group", I32)] if grouped else []),
+            Stride("x_stride", of="x"),
+            Stride("y_stride", of="y"),
+        ],
+        requires=REQUIRES + (GROUPED if grouped else ()),
+        constants=constants,
+        geometry=geometry,
+        contract=dict(y=Within("dot", depth=DEPTH, terms="K", because=BECAUSE)),
+        work=work,
+        batch_invariant="M",
+        portable=False,
+    )
+
+
+linear_bf16 = _declare("linear_bf16", "y = x w^T for 1 to 8 rows of x, bf16 weights", grouped=False)
+linear_bf16_grouped = _declare(
+    "linear_bf16_grouped",
+    "y = x w^T, every `group` rows of w on their own columns of x, bf16 weights",
+    grouped=True,
 )

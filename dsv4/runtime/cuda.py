@@ -205,6 +205,8 @@ class CudaDevice:
         values: Sequence[Any],
     ) -> Callable[[], None]:
         """Build or fetch the module and return a call that launches it on the current stream."""
+        if geometry.dependent:
+            constants = {**constants, "DEPENDENT_LAUNCH": 1}
         function = _function(self.index, spec.symbol, str(self.build(spec, constants).path))
         if geometry.shared_bytes > function.max_dynamic_shared_size_bytes:
             limit = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
@@ -215,6 +217,8 @@ class CudaDevice:
                     f" block\n  declared in {spec.declared_at}\n  use a smaller tile"
                 )
             function.max_dynamic_shared_size_bytes = geometry.shared_bytes
+        if geometry.dependent:
+            return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
         arguments = tuple(values)
 
@@ -223,6 +227,25 @@ class CudaDevice:
                 function(grid, block, arguments, shared_mem=shared)
 
         return run
+
+    def _dependent(
+        self, function: Any, geometry: Geometry, values: Sequence[Any]
+    ) -> Callable[[], None]:
+        from dsv4.runtime import dependent
+
+        launch = dependent.launcher(function, geometry, values)
+
+        def run() -> None:
+            with self._device:
+                launch()
+
+        return run
+
+    def require_dependent_launch(self) -> None:
+        """Errors: Refusal below compute capability 9.0, or without cuda-bindings."""
+        from dsv4.runtime import dependent
+
+        dependent.require(self._device.compute_capability)
 
     def synchronize(self) -> None:
         """Wait for the device. Errors: LaunchError when a kernel failed."""

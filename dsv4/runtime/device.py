@@ -78,6 +78,9 @@ class Device(Protocol):
     ) -> Callable[[], None]:
         """Build or fetch the module and return a call that launches it with these values."""
 
+    def require_dependent_launch(self) -> None:
+        """Errors: Refusal where launches cannot begin before the one in front has ended."""
+
     def synchronize(self) -> None:
         """Wait for everything launched so far. Errors: DeviceError, LaunchError."""
 

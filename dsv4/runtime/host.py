@@ -110,13 +110,15 @@ class HostModule:
         args: Sequence[Array | np.generic],
         seed: int = 0,
         workers: int | None = None,
+        steady: Sequence[bool] | None = None,
     ) -> None:
         """Run a kernel over the whole grid and return when it is done.
 
         Arrays go by pointer to their first element; check mode allows exactly the bytes that the
         view spans. Scalars must have the declared type. seed picks the order in shuffle mode, and
         in check mode when it is not 0. More than one worker is used in run mode only; then float
-        atomics add up in no fixed order.
+        atomics add up in no fixed order. steady: for a dependent launch, which arguments it may
+        read before wait_for_previous; check mode then holds it to the rules of common/overlap.cuh.
 
         Errors: LaunchError for arguments or sizes that do not fit, before anything runs;
         KernelFault when the kernel fails.
@@ -130,13 +132,14 @@ class HostModule:
             shared_bytes=shared_bytes,
             shuffle=self._mode == "shuffle" or (self._mode == "check" and seed != 0),
             seed=seed & (2**64 - 1),
+            dependent=steady is not None,
             next_block=ctypes.pointer(ctypes.c_uint64(0)),
         )
         blocks, threads = _product(grid), _product(block)
         worker_count = self._worker_count(workers, blocks, threads)
         with self._lock:
             if self._mode == "check":
-                spans = extents(signature, args)
+                spans = extents(signature, args, steady or ())
                 launch.extents = spans
                 launch.extent_count = sum(isinstance(arg, np.ndarray) for arg in args)
                 self._copies[0].give_lines(launch)

@@ -50,15 +50,19 @@ def pack(
 
 
 def extents(
-    signature: tuple[str, ...], args: Sequence[Array | np.generic]
+    signature: tuple[str, ...], args: Sequence[Array | np.generic], steady: Sequence[bool] = ()
 ) -> "ctypes.Array[Extent]":
-    """The bytes that each array argument spans, for check mode."""
+    """The bytes that each array argument spans, for check mode; steady says of each argument
+    whether a dependent launch may read it at once.
+    """
     found = []
     for i, (code, arg) in enumerate(zip(signature, args, strict=True)):
         if isinstance(arg, np.ndarray):
             low, size_bytes = _span(arg)
             first = arg.__array_interface__["data"][0] + low
-            found.append(Extent(first, size_bytes, arg.itemsize, int(code[0] == "p"), i))
+            kept = bool(steady) and steady[i]
+            writable = int(code[0] == "p")
+            found.append(Extent(first, size_bytes, arg.itemsize, writable, i, int(kept)))
     return (Extent * max(1, len(found)))(*found)
 
 

@@ -26,6 +26,7 @@ class Extent(ctypes.Structure):
         ("item_bytes", ctypes.c_uint32),
         ("writable", ctypes.c_uint32),
         ("argument", ctypes.c_int32),
+        ("steady", ctypes.c_uint32),
     ]
 
 
@@ -37,6 +38,7 @@ class Launch(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
         ("shuffle", ctypes.c_uint),
+        ("dependent", ctypes.c_uint),
         ("seed", ctypes.c_uint64),
         ("next_block", ctypes.POINTER(ctypes.c_uint64)),
         ("extents", ctypes.POINTER(Extent)),

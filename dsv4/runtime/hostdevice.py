@@ -117,6 +117,8 @@ class HostDevice:
             )
         outputs = [v for a, v in zip(spec.args, values, strict=True) if a.role == "out"]
         poison = outputs if self.mode == "shuffle" else []
+        early = spec.reads_early
+        steady = None if early is None else [a.name in early for a in spec.args]
 
         def run() -> None:
             for array in poison:
@@ -129,6 +131,7 @@ class HostDevice:
                 args=values,
                 seed=self.seed,
                 workers=self.workers,
+                steady=steady,
             )
 
         def submit() -> None:
@@ -138,6 +141,9 @@ class HostDevice:
                 self._recording.calls.append(run)
 
         return submit
+
+    def require_dependent_launch(self) -> None:
+        """Nothing to require: launches follow each other, and check mode holds the rules."""
 
     def synchronize(self) -> None:
         """Nothing to wait for: launches are synchronous."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,17 @@ class Launch:
     run: Callable[[], None]
 
 
-def prepare(spec: KernelSpec, *inputs: Any, device: Device | None = None, **named: Any) -> Launch:
-    """Bind arrays and scalars to the kernel. Errors: LaunchError naming the argument."""
+def prepare(
+    spec: KernelSpec,
+    *inputs: Any,
+    device: Device | None = None,
+    dependent: bool = False,
+    **named: Any,
+) -> Launch:
+    """Bind arrays and scalars to the kernel. Errors: LaunchError naming the argument.
+
+    dependent: it may begin before the launch in front of it has ended, where kernel and device can.
+    """
     arrays = _arrays_by_name(spec, inputs, named)
     device = device or device_of(next(iter(arrays.values())))
     for name, array in arrays.items():
@@ -44,6 +53,8 @@ def prepare(spec: KernelSpec, *inputs: Any, device: Device | None = None, **name
     for arg in spec.arrays:
         _check_array(spec, arg, arrays[arg.name], device)
     geometry = geometry_of(spec, shape)
+    if dependent and spec.reads_early is not None:
+        geometry = replace(geometry, dependent=True)
     constants = dict(spec.constants(shape))
     values = [_value(spec, a, arrays, shape) for a in spec.args]
     run = device.bind(spec, constants, geometry, values)

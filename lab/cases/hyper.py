@@ -35,12 +35,12 @@ def _f32(content: list[float], *shape: int) -> np.ndarray:
     return np.array(content, np.float32).reshape(shape)
 
 
-def _weights() -> Fill:
+def mixing_weights() -> Fill:
     """A weight matrix whose products with unit rows stay near 1."""
     return values(lambda rng, shape: rng.standard_normal(shape) / np.sqrt(shape[1]))
 
 
-def _doubly_stochastic(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def doubly_stochastic(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Like a balanced comb: columns sum to 1, rows nearly."""
     comb = rng.uniform(0.05, 1.0, shape)
     for _ in range(5):
@@ -173,10 +173,10 @@ def hyper_post_pre_norm_cases() -> Iterator[Case]:
     fused: dict[str, Any] = dict(
         **_PRE,
         norm_eps=1e-5,
-        fn=_weights(),
+        fn=mixing_weights(),
         gain=normal(0.1, mean=1.0),
         post=uniform(0.0, 2.0),
-        comb=values(_doubly_stochastic),
+        comb=values(doubly_stochastic),
         ticket=0,
     )
     yield Case("smallest", T=1, M=1, D=8, **fused)

@@ -44,6 +44,8 @@ def linear_bf16_cases() -> Iterator[Case]:
     yield Case("four rows and two parts", M=3, N=2050, K=528)
     yield Case("tail of a step", M=3, N=9, K=528)
     yield Case("one part has less", M=2, N=5, K=1536 + 16)
+    yield Case("two groups a part", M=2, N=7, K=2304)
+    yield Case("two passes", M=2, N=8200, K=16)
     yield Case("cancel", M=3, N=33, K=528, w=values(_equal_pairs), x=NEARLY_OPPOSITE)
     yield Case("huge among small", M=2, N=17, K=1040, x=one_huge(2.0**15))
     yield Case("binades", M=3, N=20, K=256, w=wide(-30, 30), x=wide(-30, 30))
@@ -60,6 +62,18 @@ def linear_bf16_cases() -> Iterator[Case]:
         yield Case("wo_b", M=rows, N=4096, K=8192, level="full")
         yield Case("indexer wq_b", M=rows, N=8192, K=1024, level="full")
         yield Case("shared gate", M=rows, N=2048, K=4096, level="full")
+
+
+@cases_for("linear_bf16_grouped")
+def linear_bf16_grouped_cases() -> Iterator[Case]:
+    """Groups of one tile and of many, one group, columns off every multiple."""
+    yield Case("smallest", M=1, N=8, K=16, group=8)
+    yield Case("three groups", M=3, N=72, K=272, group=24, pad={"x": 8, "y": 3})
+    yield Case("one group", M=2, N=32, K=144, group=32)
+    yield Case("four tiles", M=8, N=128, K=400, group=32, check=True)
+    yield Case("cancel", M=3, N=64, K=528, group=16, w=values(_equal_pairs), x=NEARLY_OPPOSITE)
+    for rows in (1, 8):
+        yield Case("wo_a", M=rows, N=8192, K=4096, group=1024, level="full")
 
 
 @weights_for("linear_bf16")

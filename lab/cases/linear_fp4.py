@@ -56,7 +56,9 @@ def _spread(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Sh
     return rng.choice([0x7E, 0xFE, 0x01, 0x81, 0x03], shape).astype(np.uint8)
 
 
-def _stray(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
+def stray_ids(
+    rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
+) -> np.ndarray:
     """Expert ids of which a third name nothing: masked, one off, huge."""
     inside = rng.integers(0, s.E, shape)
     outside = rng.choice([-1, int(s.E), 2**31 - 1, -(2**31)], shape)
@@ -133,7 +135,7 @@ def _selections() -> Iterator[Case]:
     yield Case("smallest", E=1, N=1, K=128, T=1, S=1, group=1, **picked)
     yield Case("tail", E=5, N=33, K=384, T=3, S=9, group=3, **picked)
     yield Case("one expert", E=3, N=17, K=1152, T=5, S=5, group=1, **{**picked, "ids": 2})
-    yield Case("stray", E=3, N=21, K=256, T=20, S=40, group=2, **{**picked, "ids": _stray})
+    yield Case("stray", E=3, N=21, K=256, T=20, S=40, group=2, **{**picked, "ids": stray_ids})
     yield Case("shared rows", E=8, N=70, K=640, T=2, S=12, group=6, **picked)
     yield Case("own rows", E=8, N=70, K=640, T=12, S=12, group=1, **picked)
     yield Case("every code", E=4, N=9, K=512, T=2, S=12, group=6, codes=_every_code, **picked)
@@ -162,3 +164,82 @@ def linear_fp4_nv_selected_cases() -> Iterator[Case]:
     )
     for case in _selections():
         yield _with(case, scale2)
+
+
+_GATE_UP: dict[str, Any] = dict(
+    limit=7.0, weights=values(lambda rng, shape: rng.uniform(0.05, 1.5, shape))
+)
+
+
+def _first_halves() -> Iterator[Case]:
+    picked: dict[str, Any] = dict(ids=ids("E"), **_QUANTISED, **_GATE_UP)
+    yield Case("smallest", E=1, N=1, K=128, T=1, S=1, group=1, **picked)
+    yield Case("tail", E=5, N=33, K=384, T=3, S=9, group=3, **picked)
+    yield Case("one expert", E=3, N=17, K=1152, T=5, S=5, group=1, **{**picked, "ids": 2})
+    yield Case("stray", E=3, N=21, K=256, T=20, S=40, group=2, **{**picked, "ids": stray_ids})
+    yield Case("more slots than a block has", E=8, N=18, K=256, T=2, S=18, group=9, **picked)
+    yield Case("no limit", E=8, N=70, K=640, T=2, S=12, group=6, **{**picked, "limit": 0.0})
+    yield Case("tiny model", E=8, N=128, K=256, T=3, S=6, group=2, **picked)
+    apart = {**picked, "ids": ids("E", repeats=False)}
+    for tokens, experts in ((1, 16), (8, 48)):
+        yield Case("experts", E=experts, N=2048, K=4096, T=tokens, S=6 * tokens, group=6, **apart,
+                   level="full")  # fmt: skip
+
+
+@cases_for("linear_fp4_mx_gate_up")
+def linear_fp4_mx_gate_up_cases() -> Iterator[Case]:
+    """The selections again, with every kind of clamp; more slots than one block takes."""
+    yield from _first_halves()
+
+
+@cases_for("linear_fp4_nv_gate_up")
+def linear_fp4_nv_gate_up_cases() -> Iterator[Case]:
+    """The same, with two scale2 for every expert."""
+    second = values(lambda rng, shape: rng.uniform(1.0, 2.0, shape) * 2.0**-12)
+    for case in _first_halves():
+        yield _with(case, dict(gate_scale2=second, up_scale2=second))
+
+
+def permuted_slots(
+    rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
+) -> np.ndarray:
+    """A permutation of the slots for every token."""
+    return rng.permuted(np.tile(np.arange(shape[1]), (shape[0], 1)), axis=1).astype(np.int32)
+
+
+def stray_slots(
+    rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
+) -> np.ndarray:
+    """Permutations of which about a third hold one entry that is no slot."""
+    order = permuted_slots(rng, shape, fmt, s)
+    rows = np.flatnonzero(rng.random(shape[0]) < 0.35)
+    order[rows, rng.integers(0, shape[1], rows.size)] = rng.choice([-1, shape[1]], rows.size)
+    return order
+
+
+def _second_halves() -> Iterator[Case]:
+    picked: dict[str, Any] = dict(ids=ids("E"), order=permuted_slots, **_QUANTISED)
+    yield Case("smallest", E=1, N=1, K=128, T=1, A=1, **picked)
+    yield Case("tail", E=5, N=33, K=384, T=3, A=3, **picked)
+    yield Case("eight slots", E=3, N=17, K=1152, T=2, A=8, **picked)
+    yield Case("stray", E=3, N=21, K=256, T=20, A=2, **{**picked, "ids": stray_ids})
+    yield Case("stray order", E=3, N=21, K=256, T=20, A=3, **{**picked, "order": stray_slots})
+    yield Case("cancel", E=4, N=70, K=512, T=2, A=6, **picked, x=_cancelling, codes=0x22)
+    yield Case("tiny model", E=8, N=256, K=128, T=3, A=2, **picked)
+    apart = {**picked, "ids": ids("E", repeats=False)}
+    yield Case("experts", E=16, N=4096, K=2048, T=1, A=6, **apart, level="full")
+    yield Case("experts", E=48, N=4096, K=2048, T=8, A=6, **apart, level="full")
+
+
+@cases_for("linear_fp4_mx_down")
+def linear_fp4_mx_down_cases() -> Iterator[Case]:
+    """Orders and ids of nothing, products that cancel, as many slots as a block takes."""
+    yield from _second_halves()
+
+
+@cases_for("linear_fp4_nv_down")
+def linear_fp4_nv_down_cases() -> Iterator[Case]:
+    """The same, with another scale2 for every expert."""
+    second = values(lambda rng, shape: rng.uniform(1.0, 2.0, shape) * 2.0**-12)
+    for case in _second_halves():
+        yield _with(case, dict(scale2=second))

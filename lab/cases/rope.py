@@ -24,7 +24,7 @@ from lab.cases.fills import (
 _YARN = Yarn(original_length=65536, factor=16.0)
 
 
-def _table(theta: float, yarn: Yarn | None = None, first: int = 0) -> Fill:
+def angles(theta: float, yarn: Yarn | None = None, first: int = 0) -> Fill:
     """The real table, P positions from `first` on."""
 
     def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
@@ -33,7 +33,7 @@ def _table(theta: float, yarn: Yarn | None = None, first: int = 0) -> Fill:
     return fill
 
 
-_PLAIN, _STRETCHED = _table(10000.0), _table(160000.0, _YARN)
+_PLAIN, _STRETCHED = angles(10000.0), angles(160000.0, _YARN)
 
 
 def _same_angle(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -65,7 +65,7 @@ def rope_cases() -> Iterator[Case]:
     yield _case("kv rows", T=7, H=1, K=512, P=300, table=_STRETCHED)
     yield _case("strided rows", K=70, P=20, pad={"x": 58})
     for position in (1, 4095, 131071):
-        two_rows = _table(160000.0, _YARN, position - 1)
+        two_rows = angles(160000.0, _YARN, position - 1)
         yield _case(f"position {position}", T=2, K=128, P=2, table=two_rows, positions=1)
     at_45_degrees = dict(table=np.sqrt(0.5), positions=0, x=values(_same_angle))
     yield _case("cancel", T=4, H=3, K=64, P=1, **at_45_degrees)

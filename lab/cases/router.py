@@ -37,27 +37,32 @@ def _few_values(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.integers(0, 3, shape) * 0.5
 
 
-def _experts(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
+def expert_rows(
+    rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
+) -> np.ndarray:
     """Rows of distinct expert ids, in no order."""
     every = np.tile(np.arange(s.E), (shape[0], 1))
     return rng.permuted(every, axis=1)[:, : shape[1]].astype(np.int64)
 
 
-def _stray(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
+def stray_rows(
+    rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
+) -> np.ndarray:
     """The same with a third of the rows naming an expert that is none: masked, one off, huge.
 
     2^32 + 3 would be a good id if it were cut to 32 bits.
     """
-    table = _experts(rng, shape, fmt, s)
+    table = expert_rows(rng, shape, fmt, s)
     rows = np.flatnonzero(rng.random(shape[0]) < 0.35)
     bad = rng.choice([-1, int(s.E), 2**32 + 3, -(2**63), 2**63 - 1], rows.size)
     table[rows, rng.integers(0, shape[1], rows.size)] = bad
     return table
 
 
-def _stray_tokens(
+def stray_tokens(
     rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape
 ) -> np.ndarray:
+    """Token ids of which a third are in no table."""
     inside = rng.integers(0, s.V, shape)
     outside = rng.choice([-1, int(s.V), 2**31 - 1, -(2**31)], shape)
     return np.where(rng.random(shape) < 0.35, outside, inside).astype(np.int32)
@@ -99,7 +104,7 @@ def router_cases() -> Iterator[Case]:
 @cases_for("router_hash")
 def router_hash_cases() -> Iterator[Case]:
     """Table rows of the model's size, and rows and tokens that name nothing."""
-    rows: dict[str, Any] = dict(table=_experts, tokens=ids("V"))
+    rows: dict[str, Any] = dict(table=expert_rows, tokens=ids("V"))
     yield Case("one", T=1, E=1, A=1, V=1, scale=1.0, **rows)
     yield Case("tail", T=7, E=257, A=7, V=33, scale=1.5, **rows)
     yield Case("tiny", T=5, E=8, A=2, V=512, scale=1.5, **rows)
@@ -111,8 +116,8 @@ def router_hash_cases() -> Iterator[Case]:
     yield Case("extreme", T=3, V=64, **_MODEL, raw=extreme(), **rows)
     yield Case("nan", T=9, V=64, **_MODEL, raw=sprinkled(normal(), [np.nan]), **rows)
     yield Case("repeated expert", T=3, V=4, E=8, A=6, scale=1.5, table=ids("E"), tokens=ids("V"))
-    yield Case("stray experts", T=40, V=64, **_MODEL, table=_stray, tokens=ids("V"))
-    yield Case("stray tokens", T=40, V=64, **_MODEL, table=_experts, tokens=_stray_tokens)
+    yield Case("stray experts", T=40, V=64, **_MODEL, table=stray_rows, tokens=ids("V"))
+    yield Case("stray tokens", T=40, V=64, **_MODEL, table=expert_rows, tokens=stray_tokens)
     yield Case("decode", T=1, V=2048, **_MODEL, **rows)
     yield Case("verify", T=6, V=2048, **_MODEL, **rows)
     yield Case("prefill", T=2048, V=129280, **_MODEL, **rows, level="full")

@@ -68,9 +68,11 @@ def dot(e: Evidence) -> Floats:
     """Products summed in any order.  error <= gamma(L) M + N eta.
 
     M = sum |a_i b_i|. L counts the product, the adds it passes through, and later factors: K for
-    one serial chain, chunk + log2(threads) + 1 for chains joined by a tree. A product that
-    underflows is off by at most eta/2 instead of relatively, and the later roundings can no more
-    than double that.
+    one serial chain, chunk + log2(threads) + 1 for chains joined by a tree. A tensor core aligns
+    the terms of a product and the sum before it to the largest and cuts off below 24 bits: every
+    term and result that it cuts loses up to 2^-23 of that largest, which is at most M, and counts
+    as two. A product that underflows is off by at most eta/2 instead of relatively, and the later
+    roundings can no more than double that.
     """
     return _closed(e, e.gamma(e.depth) * e.magnitude + e.terms * e.eta)
 

@@ -153,7 +153,85 @@ def _placed(kernel: str) -> Twin:
     )
 
 
+# ------------------------------------------------------------------ a step in one launch
+
+
+def _rounds(T: int, H: int, K: int, N: int, S: int, R: int, **named: Any) -> Make:
+    """As `_lists`, with queries before their norm and rows at neighbouring positions."""
+
+    def make(rng: Rng) -> dict[str, Any]:
+        positions = np.arange(T, dtype=np.int32) + 5
+        positions[T // 2 :] += 1
+        turns = rng.uniform(-np.pi, np.pi, (T + 5, R // 2))
+        table = np.stack([np.cos(turns), np.sin(turns)], axis=2).reshape(T + 5, R)
+        table[rng.random(table.shape) < named.get("special", 0.0)] = np.nan
+        lists = _lists(T, H, K, N, S, **named)(rng)
+        return dict(lists, table=table.astype(np.float32), positions=positions, eps=1e-6)
+
+    return make
+
+
+_STEPS = (
+    *(Trial(f"T={t}", _rounds(t, 11, 20, 90, 130, 8, holes=0.4)) for t in (1, 3, 8)),
+    *(
+        Trial(name, _rounds(3, 3, 8, 90, 100, R, **named))
+        for name, R, named in (
+            ("all lanes turn", 8, {}),
+            ("front", 4, {"front": 97}),
+            ("unequal lengths", 4, {"lengths": (0, 41, 100)}),
+            ("underflowing weights", 4, {"lowered": 200.0}),
+            ("NaN and infinities", 4, {"holes": 0.5, "special": 0.01}),
+        )
+    ),
+    Trial("many chunks", _rounds(2, 5, 8, 90, 1400, 4, lengths=(1400, 1290))),
+    Trial("more blocks than run at once", _rounds(8, 64, 8, 90, 200, 4, lengths=(200, 150))),
+    Trial("window", _rounds(6, 8, 512, 160, 128, 64, lengths=(123, 124, 125, 126, 127, 128))),
+    Trial("model", _rounds(1, 64, 512, 700, 640, 64, lengths=(611,))),
+    Trial("fine", _rounds(8, 64, 512, 1024, 640, 64, lengths=(640, 601)), "full"),
+)
+
+
+def _one_nan(bits: np.ndarray) -> np.ndarray:
+    """bf16 with one NaN for all: which of two a CPU passes on is the compiler's choice."""
+    return np.where((bits & 0x7FFF) > 0x7F80, np.uint16(0x7FC0), bits)
+
+
+def _one_launch(bench: Bench, i: Inputs) -> Outputs:
+    T, H, _ = i["q"].shape
+    made = bench.run("attention_decode", **i, ticket=np.zeros((T, -(-H // 4), 3), np.int32))
+    return {"o": _one_nan(made["o"]), "ticket": made["ticket"]}
+
+
+def _six_launches(bench: Bench, i: Inputs) -> Outputs:
+    place = dict(table=i["table"], positions=i["positions"])
+    q = bench.run("rms_norm_head_f32", x=i["q"], eps=i["eps"])["x"]
+    q = bench.run("rope", x=q, **place)["x"]
+    lists = {name: i[name] for name in ("kv", "ids", "scale")}
+    parts = bench.run("attention_sink_split_f32", q=q, **lists)
+    o = bench.run("attention_sink_join_f32", **parts, sink=i["sink"])["o"]
+    o = bench.run("rope", x=o, **place, inverse=1)["x"]
+    T, H, _ = o.shape
+    rounded = bench.run("cast_bf16", x=o.reshape(-1))["y"].reshape(o.shape)
+    return {"o": _one_nan(rounded), "ticket": np.zeros((T, -(-H // 4), 3), np.int32)}
+
+
 TWINS = (
+    Twin(
+        name="attention_decode_in_parts",
+        left="attention_decode",
+        right="rms_norm_head_f32, rope, split and join in f32, rope back, cast_bf16",
+        kernels=(
+            "attention_decode",
+            "rms_norm_head_f32",
+            "rope",
+            "attention_sink_split_f32",
+            "attention_sink_join_f32",
+            "cast_bf16",
+        ),  # fmt: skip
+        trials=_STEPS,
+        run_left=_one_launch,
+        run_right=_six_launches,
+    ),
     *(rows_alone(kernel, axis="T", trials=_TRIALS) for kernel in _KERNELS.values()),
     *(_padded(kernel) for kernel in _KERNELS.values()),
     *(_joined(suffix) for suffix in _KERNELS),

@@ -22,9 +22,10 @@ from lab.twins import Inputs, Trial, Twin
 from lab.twins.bench import Bench, Outputs
 from lab.twins.canary_laws import LAWS, Law
 from lab.twins.canary_laws_drafters import DRAFTER_LAWS
+from lab.twins.canary_laws_fused import FUSED_LAWS
 from oracle.formats import FORMATS, decode, encode
 
-EVERY_LAW = {**LAWS, **DRAFTER_LAWS}
+EVERY_LAW = {**LAWS, **FUSED_LAWS, **DRAFTER_LAWS}
 
 # What is planted, by the bits that a format has for it.
 _VALUES = {"nan": np.nan, "+inf": np.inf, "-inf": -np.inf}

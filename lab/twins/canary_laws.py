@@ -82,6 +82,13 @@ _INDEXER: Laws = (
     },
 )
 
+_FP8: Mapping[str, Law] = {
+    "codes": Law("N", "a NaN code makes its row NaN"),
+    "scales": Law(
+        "N", "its 128 rows are not finite; a group is summed before it is scaled", coarse=True
+    ),
+    "x": Law("M", ROW_DOT),
+}
 _X_SCALE = "its row is not finite; a group is summed before it is scaled, so its sign may differ"
 _FP4: Mapping[str, Law] = {
     "scales": Law("N", "a NaN scale makes its row NaN"),
@@ -92,6 +99,18 @@ _FP4_SLOTS: Mapping[str, Law] = {
     "scales": Law("N", "every slot of its expert, in that row"),
     "x": Law("", "every slot of its row"),
     "x_scales": Law("", _X_SCALE, coarse=True),
+}
+_FP4_GATE_UP: Mapping[str, Law] = {
+    "gate_scales": Law("N", "every slot of its expert, in that row"),
+    "up_scales": Law("N", "every slot of its expert, in that row"),
+    "x": Law("", "every slot of its row"),
+    "weights": Law("S", "multiplies its slot"),
+}
+_FP4_DOWN: Mapping[str, Law] = {
+    "scales": Law("N", "every token of its expert, in that row"),
+    "x": Law("T", ROW_DOT),
+    "x_scales": Law("T", _X_SCALE, coarse=True),
+    "shared": Law("T N", _ADD),
 }
 
 # Per kernel: the case whose inputs are used, and the law of every input that holds numbers.
@@ -130,14 +149,11 @@ LAWS: Mapping[str, Laws] = {
     "dequant_ue8m0": ("every byte", {"codes": Law("N", "byte 255 is NaN")}),
     "hadamard": ("tail-T=7-K=16", {"x": Law("T", "joins every sum of its row")}),
     "linear_bf16": ("rows-M=3-N=37-K=1040", {"w": Law("N", ROW_DOT), "x": Law("M", ROW_DOT)}),
-    "linear_fp8": (
-        "rows-M=3-N=37-K=1040",
-        {
-            "codes": Law("N", "a NaN code makes its row NaN"),
-            "scales": Law("N", "scales its 128 rows"),
-            "x": Law("M", ROW_DOT),
-        },
-    ),
+    "linear_bf16_grouped": ("three groups", {"w": Law("N", ROW_DOT), "x": Law("M", ROW_DOT)}),
+    "linear_fp8": ("rows-M=3-N=37-K=1040", _FP8),
+    "linear_fp8_grouped": ("three groups", _FP8),
+    "linear_fp8_grouped_bf16": ("three groups", _FP8),
+    "queries_fp8": ("all lanes turn", {n: _FP8[n] for n in ("codes", "scales")}),
     "movement_embed": ("tail", {"table": Law("D", COPY)}),
     "movement_gather": ("tail", {"x": Law("D", COPY)}),
     "movement_gather_row": ("tail", {"x": Law("D", COPY)}),
@@ -183,6 +199,7 @@ LAWS: Mapping[str, Laws] = {
     **dict.fromkeys(("island_dots", "island_dots_f32"), _ISLANDS),
     **dict.fromkeys(("island_dots_bf16", "island_dots_bf16_f32"), _ISLANDS),
     **dict.fromkeys(("attention_sink", "attention_sink_f32"), _ATTENTION),
+    "attention_decode": _JOIN,
     **dict.fromkeys(("attention_sink_join", "attention_sink_join_f32"), _JOIN),
     **dict.fromkeys(("lm_head", "lm_head_f32", "lm_head_argmax"), _HEADS),
     **dict.fromkeys(("markov_bias", "markov_bias_f32"), _MARKOV),
@@ -217,6 +234,19 @@ LAWS: Mapping[str, Laws] = {
         "tail",
         {**_FP4_SLOTS, "scale2": Law("", "every slot of its expert")},
     ),
+    "linear_fp4_mx_gate_up": ("tail", _FP4_GATE_UP),
+    "linear_fp4_nv_gate_up": (
+        "tail",
+        {
+            **_FP4_GATE_UP,
+            **{
+                name: Law("", "every slot of its expert; an infinite gate is clamped by the limit")
+                for name in ("gate_scale2", "up_scale2")
+            },
+        },
+    ),
+    "linear_fp4_mx_down": ("tail", _FP4_DOWN),
+    "linear_fp4_nv_down": ("tail", {**_FP4_DOWN, "scale2": Law("", "every token of its expert")}),
     "topk": ("tail", {"score": Law("T", "a NaN comes last and is counted; infinities compare")}),
     "compressor_pool": ("overlapping tail", _POOL),
     "compressor_pool_at": ("tail", _POOL),
@@ -230,10 +260,38 @@ LAWS: Mapping[str, Laws] = {
     ),
 }
 
+# Groups are summed, then scaled, then clamped: what an infinity does depends on the order of sums.
+_SCALES_OF_SUMS = ("x_scales", "shared_gate_scales", "shared_up_scales")
+
 # Inputs that hold what another kernel made of its own, and the twin that shows both together.
+_PROJECTED = ("x", "q_codes", "q_scales", "kv_codes", "kv_scales")
+_RAW = ("raw_kv", "raw_score")
+_INDEX_RAW = ("index_kv", "index_score")
+_INDEX_PAIR = ("index_wkv", "index_wgate")
+_FINISHED = ("latent", "q_gain", "kv", "kv_gain", "table", "kvc")
+_POOLED = (*_RAW, "ape", "gain")
 INTERNAL: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "project_window": (_PROJECTED, "project_window_in_parts"),
+    "project_blocks": ((*_PROJECTED, "wkv", "wgate", *_RAW), "project_blocks_in_parts"),
+    "project_indexed": (
+        (*_PROJECTED, "wkv", "wgate", *_INDEX_PAIR, "proj", *_RAW, *_INDEX_RAW),
+        "project_indexed_in_parts",
+    ),
+    "finish_window": (_FINISHED, "finish_window_in_parts"),
+    "finish_blocks": ((*_FINISHED, *_POOLED), "finish_blocks_in_parts"),
+    "finish_indexed": (
+        (*_FINISHED, *_POOLED, *_INDEX_RAW, "index_ape", "index_gain", "keys"),
+        "finish_indexed_in_parts",
+    ),
+    "attention_decode": (("q", "kv", "table"), "attention_decode_in_parts"),
+    "indexer_select": (("q", "keys", "weights"), "indexer_select_in_parts"),
+    "queries_fp8": (("index_codes", "index_scales", "x", "table"), "queries_fp8_in_parts"),
     "attention_sink_split": (("q", "kv"), "attention_sink_split_and_join"),
     "attention_sink_split_f32": (("q", "kv"), "attention_sink_split_f32_and_join"),
     "attention_sink_join": (("power", "total", "value"), "attention_sink_split_and_join"),
     "attention_sink_join_f32": (("power", "total", "value"), "attention_sink_split_f32_and_join"),
+    "linear_fp4_mx_gate_up": (("x_scales",), "linear_fp4_mx_gate_up_as_parts"),
+    "linear_fp4_nv_gate_up": (("x_scales",), "linear_fp4_nv_gate_up_as_parts"),
+    "experts_mx_gate_up": (_SCALES_OF_SUMS, "experts_mx_gate_up_in_parts"),
+    "experts_nv_gate_up": (_SCALES_OF_SUMS, "experts_nv_gate_up_in_parts"),
 }

@@ -13,6 +13,7 @@ from lab.twins import Inputs, Trial, Twin
 from lab.twins.bench import Bench, Outputs
 from lab.twins.contents import Rng, bf16, e4m3, powers_of_two, repeated_rows
 from lab.twins.rows import rows_alone
+from oracle.formats import decode, encode
 
 Make = Callable[[Rng], dict[str, Any]]
 
@@ -20,11 +21,17 @@ Make = Callable[[Rng], dict[str, Any]]
 # ------------------------------------------------------------------ FP8 weights are exact in bf16
 
 
-def _fp8(N: int, K: int, M: int, *, low: int = -20, high: int = 3, repeated: bool = False) -> Make:
-    """Every finite code about equally often, a power of two from the range for every block."""
+def _fp8(
+    N: int, K: int, M: int, *, low: int = -20, high: int = 3, gain: int = 0, repeated: bool = False
+) -> Make:
+    """Every finite code about equally often, a power of two from the range for every block.
+
+    gain: exponent of a power of two on x.
+    """
 
     def make(rng: Rng) -> dict[str, Any]:
         x = bf16(rng, (M, K))
+        x = encode(np.ldexp(decode(x, "bf16"), gain), "bf16")
         return dict(
             codes=e4m3(rng, (N, K)),
             scales=powers_of_two(rng, (-(-N // 128), -(-K // 128)), low, high),
@@ -47,7 +54,8 @@ _AS_BF16 = (
     Trial("every finite code", _every_code),
     *(Trial(f"M={m}", _fp8(257, 1040, m)) for m in range(1, 9)),
     Trial("K of 8208", _fp8(130, 8208, 2)),
-    Trial("subnormal weights", _fp8(129, 272, 3, low=-124, high=-115)),
+    # x so large that products are normal numbers: below them the two sides round apart.
+    Trial("subnormal weights", _fp8(129, 272, 3, low=-124, high=-115, gain=60)),
     Trial("wkv", _fp8(512, 4096, 1)),
     Trial("wq_a", _fp8(1024, 4096, 6), "full"),
     Trial("shared down", _fp8(4096, 2048, 1), "full"),
@@ -134,6 +142,67 @@ def _from_copies(kernel: str, bench: Bench, i: Inputs) -> Outputs:
     return {"y": np.concatenate(parts, axis=1)}
 
 
+def _grouped(kernel: str, bench: Bench, i: Inputs) -> Outputs:
+    """All groups in one launch."""
+    weights, rows = _on_device(kernel, bench, i), len(i["codes"]) // i["groups"]
+    return bench.run(f"{kernel}_grouped", **weights, x=i["wide"], group=rows)
+
+
+def _rounded_at_once(bench: Bench, i: Inputs) -> Outputs:
+    weights, rows = _on_device("linear_fp8", bench, i), len(i["codes"]) // i["groups"]
+    return bench.run("linear_fp8_grouped_bf16", **weights, x=i["wide"], group=rows)
+
+
+def _then_rounded(bench: Bench, i: Inputs) -> Outputs:
+    y = _grouped("linear_fp8", bench, i)["y"]
+    return {"y": bench.run("cast_bf16", x=y.reshape(-1))["y"].reshape(y.shape)}
+
+
+def _latent(M: int, N: int, K: int, H: int, D: int, R: int, *, nan: float = 0.0) -> Make:
+    """Both matrices of a latent of M rows, at neighbouring positions of which one may be off."""
+
+    def make(rng: Rng) -> dict[str, Any]:
+        own, index = _fp8(N, K, M, low=-9, high=-4)(rng), _fp8(H * D, K, M, low=-9, high=-4)(rng)
+        turns = rng.uniform(-np.pi, np.pi, (M + 3, R // 2))
+        table = np.stack([np.cos(turns), np.sin(turns)], axis=2).reshape(M + 3, R)
+        own["x"][rng.random(own["x"].shape) < nan] = 0x7FC0
+        return dict(
+            own,
+            index_codes=index["codes"],
+            index_scales=index["scales"],
+            table=table.astype(np.float32),
+            positions=(np.arange(M) + 4).astype(np.int32),
+            scale=float(np.float32(D**-0.5)),
+            H=H,
+            D=D,
+        )
+
+    return make
+
+
+_LATENTS = (
+    *(Trial(f"M={m}", _latent(m, 352, 272, 3, 64, 16)) for m in (1, 3, 8)),
+    Trial("rows beside no head", _latent(2, 2080, 16, 1, 32, 32)),
+    Trial("NaN", _latent(8, 32, 272, 2, 64, 16, nan=0.001)),
+    Trial("model's heads", _latent(2, 1056, 1024, 5, 128, 64)),
+    Trial("model", _latent(8, 32768, 1024, 64, 128, 64), "full"),
+)
+
+
+def _both_at_once(bench: Bench, i: Inputs) -> Outputs:
+    return bench.run("queries_fp8", **i)
+
+
+def _one_by_one(bench: Bench, i: Inputs) -> Outputs:
+    y = bench.run("linear_fp8", codes=i["codes"], scales=i["scales"], x=i["x"])["y"]
+    heads = bench.run("linear_fp8", codes=i["index_codes"], scales=i["index_scales"], x=i["x"])["y"]
+    place = dict(table=i["table"], positions=i["positions"])
+    heads = bench.run("rope", x=heads.reshape(-1, i["H"], i["D"]), **place)["x"]
+    heads = bench.run("hadamard", x=heads.reshape(-1, i["D"]), scale=i["scale"])["x"]
+    heads = bench.run("act_quant_fp4_inplace", x=heads)["x"]
+    return {"y": y, "index_q": heads.reshape(-1, i["H"], i["D"])}
+
+
 def _on_device(kernel: str, bench: Bench, i: Inputs) -> dict[str, Any]:
     names = ("codes", "scales") if kernel == "linear_fp8" else ("w",)
     return {name: bench.put(i[name]) for name in names}
@@ -157,6 +226,18 @@ def _slices(kernel: str) -> Twin:
     )
 
 
+def _groups_at_once(kernel: str) -> Twin:
+    return Twin(
+        name=f"{kernel}_grouped_as_slices",
+        left=f"{kernel}_grouped",
+        right=f"{kernel} on contiguous copies",
+        kernels=(f"{kernel}_grouped", kernel),
+        trials=_GROUPS,
+        run_left=lambda bench, i: _grouped(kernel, bench, i),
+        run_right=lambda bench, i: _from_copies(kernel, bench, i),
+    )
+
+
 TWINS = (
     Twin(
         name="linear_fp8_as_bf16",
@@ -171,4 +252,24 @@ TWINS = (
     rows_alone("linear_fp8", axis="M", trials=_row_trials(_fp8)),
     _slices("linear_bf16"),
     _slices("linear_fp8"),
+    _groups_at_once("linear_bf16"),
+    _groups_at_once("linear_fp8"),
+    Twin(
+        name="queries_fp8_in_parts",
+        left="queries_fp8",
+        right="linear_fp8 twice, rope, hadamard, act_quant_fp4_inplace",
+        kernels=("queries_fp8", "linear_fp8", "rope", "hadamard", "act_quant_fp4_inplace"),
+        trials=_LATENTS,
+        run_left=_both_at_once,
+        run_right=_one_by_one,
+    ),
+    Twin(
+        name="linear_fp8_grouped_bf16_in_parts",
+        left="linear_fp8_grouped_bf16",
+        right="linear_fp8_grouped, then cast_bf16",
+        kernels=("linear_fp8_grouped_bf16", "linear_fp8_grouped", "cast_bf16"),
+        trials=_GROUPS,
+        run_left=_rounded_at_once,
+        run_right=_then_rounded,
+    ),
 )

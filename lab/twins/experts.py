@@ -22,7 +22,7 @@ _NAN = 0x7FFFFFFF  # what a slot without an expert gives
 # ------------------------------------------------------------------ FP4 products
 
 
-def _matrices(rng: Rng, kind: str, E: int, N: int, K: int) -> dict[str, np.ndarray]:
+def fp4_matrices(rng: Rng, kind: str, E: int, N: int, K: int) -> dict[str, np.ndarray]:
     """Weights of E experts in one slab; neighbouring codes have scales far apart."""
     codes = rng.integers(0, 256, (E, N, K // 2), dtype=np.uint8)
     if kind == "mx":
@@ -38,7 +38,7 @@ def _activations(rng: Rng, T: int, K: int) -> dict[str, np.ndarray]:
 def _one_matrix(kind: str) -> Callable[..., Make]:
     def sized(T: int, N: int, K: int) -> Make:
         def make(rng: Rng) -> dict[str, Any]:
-            slab = _matrices(rng, kind, 1, N, K)
+            slab = fp4_matrices(rng, kind, 1, N, K)
             weights = {n: w if n == "scale2" else w[0] for n, w in slab.items()}
             return {**weights, **_activations(rng, T, K)}
 
@@ -62,7 +62,7 @@ def _slots(kind: str, ids: list[int], *, E: int, N: int, K: int, group: int) -> 
 
     def make(rng: Rng) -> dict[str, Any]:
         return dict(
-            _matrices(rng, kind, E, N, K),
+            fp4_matrices(rng, kind, E, N, K),
             **_activations(rng, len(ids) // group, K),
             ids=np.array(ids, np.int32),
             group=group,
@@ -117,6 +117,113 @@ def _selected_twin(kind: str) -> Twin:
         trials=_selections(kind),
         run_left=lambda bench, i: bench.run(f"{kernel}_selected", **i),
         run_right=_one_by_one_slot(kernel),
+    )
+
+
+# ------------------------------------------------------------------ halves of an expert
+
+_LIMIT = 7.0
+
+
+def _halves(kind: str, ids: list[int], *, E: int, N: int, K: int, group: int) -> Trial:
+    """Slots that take these experts, two matrices each."""
+
+    def make(rng: Rng) -> dict[str, Any]:
+        gate, up = (fp4_matrices(rng, kind, E, N, K) for _ in range(2))
+        return dict(
+            **{f"gate_{name}": w for name, w in gate.items()},
+            **{f"up_{name}": w for name, w in up.items()},
+            **_activations(rng, len(ids) // group, K),
+            ids=np.array(ids, np.int32),
+            weights=rng.uniform(0.1, 1.5, len(ids)).astype(np.float32),
+            group=group,
+        )
+
+    level = "full" if N * K >= 2**20 else "quick"
+    return Trial(f"E={E} N={N} K={K}, {len(ids)} slots by {group}", make, level)
+
+
+def _first_halves(kind: str) -> tuple[Trial, ...]:
+    return (
+        _halves(kind, [4, 0, 3, 3, 4, 1], E=5, N=33, K=384, group=3),
+        _halves(kind, [0, -1, 3, 2, 1, 2**31 - 1], E=3, N=21, K=256, group=2),
+        _halves(kind, [0, 1, 2, 3, 4, 5, 6, 7, 0], E=8, N=18, K=1152, group=9),
+        _halves(kind, [15, 3, 8, 0, 9, 4], E=16, N=2048, K=4096, group=6),
+    )
+
+
+def _gate_up(kind: str) -> Twin:
+    kernel = f"linear_fp4_{kind}_gate_up"
+
+    def apart(bench: Bench, i: Inputs) -> Outputs:
+        given = {name: i[name] for name in ("ids", "x", "x_scales", "group")}
+        halves = {
+            half: bench.run(
+                f"linear_fp4_{kind}_selected",
+                **{n.removeprefix(f"{half}_"): w for n, w in i.items() if n.startswith(half)},
+                **given,
+            )["y"]
+            for half in ("gate", "up")
+        }
+        return bench.run("swiglu_weighted", **halves, weights=i["weights"], limit=_LIMIT)
+
+    return Twin(
+        name=f"{kernel}_as_parts",
+        left=kernel,
+        right="two selected products, then swiglu_weighted",
+        kernels=(kernel, f"linear_fp4_{kind}_selected", "swiglu_weighted"),
+        trials=_first_halves(kind),
+        run_left=lambda bench, i: bench.run(kernel, **i, limit=_LIMIT),
+        run_right=apart,
+    )
+
+
+def _tokens(kind: str, *, E: int, N: int, K: int, T: int, A: int) -> Trial:
+    """The second halves of T tokens with A experts each."""
+
+    def make(rng: Rng) -> dict[str, Any]:
+        rows = _activations(rng, T * A, K)
+        ids = rng.integers(0, E, (T, A)).astype(np.int32)
+        return dict(
+            fp4_matrices(rng, kind, E, N, K),
+            **{name: part.reshape(T, A, -1) for name, part in rows.items()},
+            ids=ids,
+            order=np.argsort(ids, axis=1, kind="stable").astype(np.int32),
+            shared=f32(rng, (T, N)),
+        )
+
+    level = "full" if N * K >= 2**20 else "quick"
+    return Trial(f"E={E} N={N} K={K}, {T} tokens of {A}", make, level)
+
+
+def _down(kind: str) -> Twin:
+    kernel = f"linear_fp4_{kind}_down"
+
+    def apart(bench: Bench, i: Inputs) -> Outputs:
+        T, A, K = i["x"].shape
+        rows = {name: i[name].reshape(T * A, -1) for name in ("x", "x_scales")}
+        names = [name for name in ("codes", "scales", "scale2") if name in i]
+        slots = bench.run(
+            f"linear_fp4_{kind}_selected",
+            **{name: i[name] for name in names}, ids=i["ids"].reshape(-1), **rows, group=1,
+        )["y"]  # fmt: skip
+        contributions = slots.reshape(T, A, -1)
+        given = dict(order=i["order"], shared=i["shared"])
+        return bench.run("combine_shared", contributions=contributions, **given)
+
+    return Twin(
+        name=f"{kernel}_as_parts",
+        left=kernel,
+        right="a selected product a slot, then combine_shared",
+        kernels=(kernel, f"linear_fp4_{kind}_selected", "combine_shared"),
+        trials=(
+            _tokens(kind, E=5, N=33, K=384, T=3, A=3),
+            _tokens(kind, E=3, N=17, K=1152, T=1, A=8),
+            _tokens(kind, E=8, N=516, K=256, T=5, A=6),
+            _tokens(kind, E=16, N=4096, K=2048, T=2, A=6),
+        ),
+        run_left=lambda bench, i: bench.run(kernel, **i),
+        run_right=apart,
     )
 
 
@@ -182,6 +289,8 @@ def _scattered_then_shared(bench: Bench, i: Inputs) -> Outputs:
 TWINS = (
     *(rows_alone(f"linear_fp4_{kind}", axis="T", trials=_rows(kind)) for kind in _KINDS),
     *(_selected_twin(kind) for kind in _KINDS),
+    *(_gate_up(kind) for kind in _KINDS),
+    *(_down(kind) for kind in _KINDS),
     Twin(
         name="combine_as_scatter_add",
         left="combine",

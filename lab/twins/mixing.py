@@ -88,7 +88,7 @@ def _split_and_collapse(
 # ------------------------------------------------------------------ post, and all that follows it
 
 
-def _between(T: int, M: int, D: int, *, kind: str = "", iterations: int = 20) -> Make:
+def between(T: int, M: int, D: int, *, kind: str = "", iterations: int = 20) -> Make:
     """The output of a sub-block, old streams, and the weights of the next sub-block."""
 
     def make(rng: Rng) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def _between(T: int, M: int, D: int, *, kind: str = "", iterations: int = 20) ->
 
 
 _BETWEEN = (
-    Trial("smallest", _between(1, 1, 8)),
-    Trial("parts across streams", _between(3, 5, 104)),
-    Trial("eight streams", _between(2, 8, 520)),
-    *(Trial(f"{n} iterations", _between(2, 4, 64, iterations=n)) for n in (1, 2, 5)),
-    *(Trial(f"{kind} mixes", _between(3, 4, 264, kind=kind)) for kind in _SETTLED),
-    Trial("decode", _between(1, 4, 4096)),
-    Trial("verify", _between(8, 4, 4096), "full"),
+    Trial("smallest", between(1, 1, 8)),
+    Trial("parts across streams", between(3, 5, 104)),
+    Trial("eight streams", between(2, 8, 520)),
+    *(Trial(f"{n} iterations", between(2, 4, 64, iterations=n)) for n in (1, 2, 5)),
+    *(Trial(f"{kind} mixes", between(3, 4, 264, kind=kind)) for kind in _SETTLED),
+    Trial("decode", between(1, 4, 4096)),
+    Trial("verify", between(8, 4, 4096), "full"),
 )
 
 

@@ -140,7 +140,62 @@ def _grouped(kernel: str) -> Twin:
     )
 
 
+# ------------------------------------------------------------------ scores and selection at once
+
+
+def _quantised(T: int, H: int, K: int, N: int, S: int, *, off: float = 0.0, **named: Any) -> Make:
+    """Queries and keys as FP4 leaves them, scales apart; off: share of keys with other numbers."""
+
+    def make(rng: Rng) -> dict[str, Any]:
+        queries = _queries(T, H, K, N, **named)(rng)
+        for name in ("q", "keys"):
+            rows = queries[name]
+            powers = np.ldexp(1.0, rng.integers(-3, 1, (*rows.shape[:-1], -(-K // 32))))
+            grid = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], rows.shape) * np.sign(rows)
+            quantised = (grid * powers.repeat(32, -1)[..., :K]).astype(np.float32)
+            free = rng.random(rows.shape[:-1]) < (off if name == "keys" else 0.0)
+            queries[name] = np.where(free[..., None], rows, quantised)
+        return dict(queries, S=S, offset=77)
+
+    return make
+
+
+_CHOICES = (
+    *(Trial(f"T={t}", _quantised(t, 37, 48, 300, 40)) for t in (1, 3, 8)),
+    Trial("numbers off the grid", _quantised(3, 9, 64, 300, 64, off=0.05)),
+    Trial("nothing on the grid", _quantised(2, 9, 64, 150, 64, off=1.0)),
+    Trial("many keys", _quantised(2, 3, 16, 5000, 512)),
+    Trial("negative products", _quantised(4, 9, 64, 167, 64, opposed=True)),
+    Trial("model", _quantised(2, 64, 128, 700, 512)),
+    Trial("long", _quantised(6, 64, 128, 20000, 512), "full"),
+)
+
+
+def _at_once(bench: Bench, i: Inputs) -> Outputs:
+    T = len(i["q"])
+    zero = dict(bins=np.zeros((T, 2048), np.int32), ticket=np.zeros(T, np.int32))
+    return bench.run("indexer_select", **i, **zero)
+
+
+def _one_after_the_other(bench: Bench, i: Inputs) -> Outputs:
+    T = len(i["q"])
+    queries = {name: i[name] for name in ("q", "keys", "weights", "visible", "wscale")}
+    score = bench.run("indexer_score_f32", **queries)["score"]
+    made = bench.run("topk", score=score, visible=i["visible"], S=i["S"], offset=i["offset"])
+    zero = dict(bins=np.zeros((T, 2048), np.int32), ticket=np.zeros(T, np.int32))
+    return {"score": score, **made, **zero}
+
+
 TWINS = (
+    Twin(
+        name="indexer_select_in_parts",
+        left="indexer_select",
+        right="indexer_score_f32, then topk",
+        kernels=("indexer_select", "indexer_score_f32", "topk"),
+        trials=_CHOICES,
+        run_left=_at_once,
+        run_right=_one_after_the_other,
+    ),
     Twin(
         name="topk_as_sort",
         left="topk",

@@ -91,7 +91,9 @@ def test_rounds_with_host_mathematics_are_single_steps(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "switches", [{"quantisers": "off"}, {"dots_arm": "f64"}, {"graphs": "on"}], ids=str
+    "switches",
+    [{"quantisers": "off"}, {"dots_arm": "f64"}, {"graphs": "on"}, {"fused": "on"}],
+    ids=str,
 )
 def test_rounds_under_other_arms_are_single_steps(switches: dict[str, str]) -> None:
     engine = tiny_engine(drafter="dspark", **switches)

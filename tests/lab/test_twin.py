@@ -36,6 +36,7 @@ MATRIX = {
     "FP8 weights are their exact bf16": ["linear_fp8_as_bf16"],
     "many rows of a product are single rows": [
         "linear_bf16_rows", "linear_fp8_rows", "linear_bf16_slices", "linear_fp8_slices",
+        "linear_bf16_grouped_as_slices", "linear_fp8_grouped_as_slices",
     ],
     "many rows of an island are single rows": [
         "island_dots_rows", "island_dots_f32_rows", "island_dots_bf16_rows",
@@ -47,6 +48,10 @@ MATRIX = {
         "linear_fp4_nv_selected_as_single",
         "linear_fp4_mx_rows",
         "linear_fp4_nv_rows",
+    ],
+    "fused halves of experts are their parts": [
+        "linear_fp4_mx_gate_up_as_parts", "linear_fp4_nv_gate_up_as_parts",
+        "linear_fp4_mx_down_as_parts", "linear_fp4_nv_down_as_parts",
     ],
     "rows of w that share a block do not show": [
         "island_dots_rows_of_w", "island_dots_f32_rows_of_w", "island_dots_bf16_rows_of_w",
@@ -70,6 +75,14 @@ MATRIX = {
         "hyper_pre_in_parts", "hyper_pre_f32_in_parts", "hyper_post_pre_norm_in_parts",
         "hyper_post_pre_norm_f32_in_parts",
     ],
+    "the front of a layer in two launches is its parts": [
+        "project_window_in_parts", "project_blocks_in_parts", "project_indexed_in_parts",
+        "finish_window_in_parts", "finish_blocks_in_parts", "finish_indexed_in_parts",
+    ],
+    "a step's attention in one launch is its parts": ["attention_decode_in_parts"],
+    "queries and the indexer's heads in one launch are their parts": ["queries_fp8_in_parts"],
+    "scores with their selection are their parts": ["indexer_select_in_parts"],
+    "a product rounded at once is rounded after": ["linear_fp8_grouped_bf16_in_parts"],
     "a rotated block is its rows": ["rope_rows"],
     "many pooled blocks are single ones": ["compressor_pool_blocks", "compressor_pool_at_as_pool"],
     "a redirected list is a map": ["index_lists_redirect_as_map"],
@@ -120,7 +133,13 @@ def test_both_sides_give_the_same_bytes(name: str, device: Device) -> None:
     assert result.size_bytes > 0
 
 
-@pytest.mark.parametrize("name", ["lm_head_argmax_as_two_passes", "router_rows", "rope_rows"])
+_IN_ANY_ORDER = (
+    "lm_head_argmax_as_two_passes", "router_rows", "rope_rows", "attention_decode_in_parts",
+    "queries_fp8_in_parts", "indexer_select_in_parts",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _IN_ANY_ORDER)
 def test_the_order_of_threads_does_not_show(name: str) -> None:
     assert run_twin(twins()[name], HostDevice(mode="shuffle", seed=5)).verdict == PASS
 

@@ -1,0 +1,128 @@
+// Coefficients of hyper-connections from the mixes of a token: sigmoid gates, and comb made nearly
+// doubly stochastic.
+//
+// comb: z = mix * scale[2] + base; softmax of each row j, plus eps; then columns divided by (their
+// sum + eps); then iterations - 1 times rows, then columns. Sums run ascending. A warp holds a row in
+// a lane, or an element in a lane: the bytes are the same. Exponentials are exp_exact: the same bytes
+// on both backends.
+//
+// Build constants: STREAMS (M, 1..8), ITERATIONS.
+#pragma once
+
+#include "common/parts.cuh"
+
+constexpr int MIXES = (2 + STREAMS) * STREAMS;
+
+static_assert(STREAMS >= 1 && STREAMS <= 8, "1 to 8 residual streams");
+static_assert(ITERATIONS >= 1, "comb needs its first column step");
+
+// Both forms keep their digits: e^-z would overflow for z below -88, where sigmoid is e^z.
+__device__ __forceinline__ float sigmoid(float z) {
+    const float e = exp_exact(-fabsf(z));
+    return (z < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+__device__ __forceinline__ float gate(float mix, float scale, float base) {
+    return sigmoid(fmaf(mix, scale, base));
+}
+
+__device__ __forceinline__ float total_of(const float (&row)[STREAMS]) {
+    float sum = row[0];
+#pragma unroll
+    for (int k = 1; k < STREAMS; ++k) sum += row[k];
+    return sum;
+}
+
+__device__ __forceinline__ void scale_rows(float (&row)[STREAMS], float eps) {
+    const float sum = total_of(row) + eps;
+#pragma unroll
+    for (int k = 0; k < STREAMS; ++k) row[k] /= sum;
+}
+
+// Lane `first` + j holds row j of the matrix.
+__device__ __forceinline__ void scale_columns(float (&row)[STREAMS], int first, float eps) {
+#pragma unroll
+    for (int k = 0; k < STREAMS; ++k) {
+        float sum = __shfl_sync(FULL_WARP, row[k], first);
+#pragma unroll
+        for (int j = 1; j < STREAMS; ++j) sum += __shfl_sync(FULL_WARP, row[k], first + j);
+        row[k] /= sum + eps;
+    }
+}
+
+// Row j of comb from a row's scaled mixes; by a whole warp.
+__device__ __forceinline__ void balance(const float* mix, const float* scale, const float* base,
+                                        float eps, int j, int first, float (&row)[STREAMS]) {
+    const int at = (2 + j) * STREAMS;
+#pragma unroll
+    for (int k = 0; k < STREAMS; ++k) row[k] = fmaf(mix[at + k], scale[2], base[at + k]);
+    float largest = row[0];
+#pragma unroll
+    for (int k = 1; k < STREAMS; ++k) largest = fmaxf(largest, row[k]);
+#pragma unroll
+    for (int k = 0; k < STREAMS; ++k) row[k] = exp_exact(row[k] - largest);
+    const float sum = total_of(row);
+#pragma unroll
+    for (int k = 0; k < STREAMS; ++k) row[k] = row[k] / sum + eps;
+    scale_columns(row, first, eps);
+    for (int i = 1; i < ITERATIONS; ++i) {
+        scale_rows(row, eps);
+        scale_columns(row, first, eps);
+    }
+}
+
+// Whether a warp has a lane for every element of comb.
+constexpr bool SPREAD = STREAMS * STREAMS <= 32;
+
+// The sum of M elements of comb, every `stride`-th lane from `first` on, ascending.
+__device__ __forceinline__ float spread_total(float element, int first, int stride) {
+    float sum = __shfl_sync(FULL_WARP, element, first);
+#pragma unroll
+    for (int k = 1; k < STREAMS; ++k) sum += __shfl_sync(FULL_WARP, element, first + k * stride);
+    return sum;
+}
+
+// Element (j, k) of comb on lane j M + k, with the bytes of `balance`; by a whole warp, whose lanes
+// past the last element repeat it.
+__device__ __forceinline__ float balance_spread(const float* mix, const float* scale,
+                                                const float* base, float eps, int lane) {
+    const int i = lane < STREAMS * STREAMS ? lane : STREAMS * STREAMS - 1;
+    const int row = i - i % STREAMS, column = i % STREAMS, at = 2 * STREAMS + i;
+    const float z = fmaf(mix[at], scale[2], base[at]);
+    float largest = __shfl_sync(FULL_WARP, z, row);
+#pragma unroll
+    for (int k = 1; k < STREAMS; ++k) largest = fmaxf(largest, __shfl_sync(FULL_WARP, z, row + k));
+    float element = exp_exact(z - largest);
+    element = element / spread_total(element, row, 1) + eps;
+    element /= spread_total(element, column, STREAMS) + eps;
+    for (int step = 1; step < ITERATIONS; ++step) {
+        element /= spread_total(element, row, 1) + eps;
+        element /= spread_total(element, column, STREAMS) + eps;
+    }
+    return element;
+}
+
+// comb of a row from its scaled mixes, to memory; by a whole warp.
+__device__ __forceinline__ void store_balanced(const float* mix, const float* scale,
+                                               const float* base, float eps, float* comb) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (SPREAD) {
+        const float element = balance_spread(mix, scale, base, eps, lane);
+        if (lane < STREAMS * STREAMS) comb[lane] = element;
+    } else {
+        const int j = lane % STREAMS;
+        float own[STREAMS];
+        balance(mix, scale, base, eps, j, lane - j, own);
+        if (lane >= STREAMS) return;
+#pragma unroll
+        for (int k = 0; k < STREAMS; ++k) comb[j * STREAMS + k] = own[k];
+    }
+}
+
+// A mix times the inverse root: one rounding from double, or the roundings of an f32 norm.
+__device__ __forceinline__ float scaled(float mix, double squares, int count, float eps) {
+    return (float)((double)mix / sqrt(squares / (double)count + (double)eps));
+}
+__device__ __forceinline__ float scaled(float mix, float squares, int count, float eps) {
+    return mix * (1.0f / sqrtf(squares / (float)count + eps));
+}

@@ -1,0 +1,340 @@
+// hyper_step: what stands between two sub-blocks, before the first and behind the last, in one launch
+//
+//   hyper_step        the streams after a sub-block, and the next one's coefficients and input: the
+//                     bytes of hyper_post_pre_norm_f32; y as its readers take it too, the bytes of
+//                     cast_bf16 (wide) and of act_quant_fp8 in groups of 128 (codes, scales)
+//   hyper_step_open   the same, but for post and comb it leaves the scaled mixes, for a later launch
+//                     to balance while it has other work (router_gate)
+//   hyper_step_entry  as hyper_step, from streams that are all the embedding of the token: the bytes
+//                     of movement_embed, movement_repeat, island_dots_f32, hyper_pre_f32, rms_norm_f32
+//   hyper_step_exit   streams collapsed for a head, and normed: the bytes of island_dots_f32,
+//                     hyper_norm_scale_f32, hyper_head_gate, hyper_collapse and rms_norm_f32
+//
+//   z f32 [T, D]    x, x_next f32 [T, M, D]    post f32 [T, M]    comb f32 [T, M, M]
+//   fn f32 [C, M D]    scale f32 [3]    base f32 [C]    gain f32 [D]    C = (2 + M) M, or M for exit
+//   y f32 [T, D]    wide bf16 [T, D]    codes e4m3 [T, D]    scales f32 [T, D / 128]
+//
+// Sums are those of the kernels named. PARTS blocks share a row. Each makes the streams of its 256
+// elements, multiplies them with its columns of fn, which it asks for before it waits for the kernel
+// before, and leaves C + 1 partial sums (the last of squares) in `partial`. An integer ticket tells the
+// block that comes last that all others are done; it alone adds the parts, in ascending order, and
+// finishes the row. Every block would compute the same, so who is last does not show. The ticket must
+// be 0 before a launch and is 0 after it.
+//
+// In the last block thread i has the columns i, i + 512, ..., as in rms_norm, so that a group of 128
+// lies in four warps; one more warp has the coefficients.
+//
+// Build constants: STREAMS, ITERATIONS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
+// (ceil(D / 512), at most 16).
+#include "common/fp8_groups.cuh"
+#include "common/mixing.cuh"
+#include "common/overlap.cuh"
+
+constexpr int NORM_THREADS = 512;
+constexpr int WARPS = NORM_THREADS / 32;
+constexpr int FUSED_WARPS = WARPS + 1;
+constexpr int GROUP_WARPS = 4;  // that hold a group of 128 columns
+constexpr int PART_LOADS = (PARTS + 31) / 32;
+
+struct Weights {
+    const float *fn, *scale, *base, *gain;
+    float mix_eps, eps, norm_eps;
+};
+struct Written {
+    float *x, *collapsed, *y;
+    bf16* wide;
+    u8* codes;
+    float *scales, *mix, *post, *comb;
+};
+
+// ------------------------------------------------------------------------ where elements come from
+
+// post * z + sum over j of comb[j, m] x[j]
+struct AfterBlock {
+    const float *z, *x, *post, *comb;
+    __device__ __forceinline__ float element(i64 t, int D, int k) const {
+        const int m = k / D, d = k % D;
+        const float* const old = x + t * STREAMS * D + d;
+        const float* const from = comb + t * STREAMS * STREAMS + m;
+        float sum = post[t * STREAMS + m] * z[t * D + d];
+#pragma unroll
+        for (int j = 0; j < STREAMS; ++j) sum = fmaf(from[j * STREAMS], old[(i64)j * D], sum);
+        return sum;
+    }
+};
+// A token that does not exist is a row of NaN.
+struct Embedding {
+    const bf16* table;
+    const i32* tokens;
+    int V;
+    __device__ __forceinline__ float element(i64 t, int D, int k) const {
+        const i32 id = tokens[t];
+        return id >= 0 && id < V ? bf16_to_f32(table[(i64)id * D + k % D]) : NAN_F32;
+    }
+};
+struct Streams {
+    const float* x;
+    __device__ __forceinline__ float element(i64 t, int D, int k) const {
+        return x[t * STREAMS * D + k];
+    }
+};
+
+// ------------------------------------------------------------------------ all blocks of a row
+
+// What the last block of a row reads, a piece a block: it would wait for memory alone.
+__device__ __forceinline__ void prefetch_rest(const Weights& w, int part, int D) {
+    constexpr int LINE = 32;  // floats
+    const int column = (part * NORM_THREADS + (int)threadIdx.x) * LINE;
+    if (column < D) prefetch_l2(w.gain + column);
+    if (part == 0 && threadIdx.x == NORM_THREADS) {
+        prefetch_l2(w.scale);
+        prefetch_l2(w.base);
+    }
+}
+
+// Rows: of fn. The streams go to x_next unless that is null.
+template <int Rows, class Source>
+__device__ __forceinline__ void leave_partial_sums(const Source& source, const float* fn,
+                                                   float* x_next, float* partial, i64 t, int part,
+                                                   int D) {
+    constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;  // sums of a warp, Rows + 1 in all
+    __shared__ __align__(16) float fresh[STEP];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
+    const int k = part * STEP + lane * LANE_ELEMENTS;
+    Floats<4> weights[ROUNDS][2] = {};
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int c = round * FUSED_WARPS + warp;
+        if (c >= Rows || k >= count) continue;
+        weights[round][0] = load_floats<4>(fn + (i64)c * count + k);
+        weights[round][1] = load_floats<4>(fn + (i64)c * count + k + 4);
+    }
+    wait_for_previous();
+    const int at = part * STEP + (int)threadIdx.x;
+    if (threadIdx.x < STEP && at < count) {
+        const float value = source.element(t, D, at);
+        fresh[threadIdx.x] = value;
+        if (x_next != nullptr) x_next[t * count + at] = value;
+    }
+    __syncthreads();
+    Floats<4> v[2] = {};
+    if (k < count) {
+        v[0] = load_floats<4>(fresh + lane * LANE_ELEMENTS);
+        v[1] = load_floats<4>(fresh + lane * LANE_ELEMENTS + 4);
+    }
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int c = round * FUSED_WARPS + warp;
+        if (c > Rows) continue;
+        float sum = 0.0f;
+        // Lanes past the end multiply zeros, which leaves their +0 as it is.
+#pragma unroll
+        for (int i = 0; i < LANE_ELEMENTS; ++i) {
+            const float value = v[i / 4].at[i % 4];
+            sum = fmaf(c < Rows ? weights[round][i / 4].at[i % 4] : value, value, sum);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) partial[(t * (Rows + 1) + c) * PARTS + part] = sum;
+    }
+}
+
+// Whether this block is the last of its row to come here.
+__device__ __forceinline__ bool is_last(i32* ticket) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // Behind the barrier one thread's fence covers what the whole block wrote, and read.
+        __threadfence();
+        last = atomicInc((u32*)ticket, PARTS - 1) == PARTS - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+// ------------------------------------------------------------------------ the last block of a row
+
+// Whether a thread has registers for its columns of all streams, to fetch them before their gates
+// are known.
+constexpr bool FETCHED = PER_THREAD * STREAMS <= 32;
+
+enum Coefficients { BALANCED, OPEN, NONE };  // what is made of the mixes beside pre
+
+// What other blocks wrote is read past L1, which may hold older bytes. row: of this token.
+template <int Rows, Coefficients Made>
+__device__ __forceinline__ void finish_row(const Weights& w, const float* x, const Written& row,
+                                           const float* partial, int D) {
+    constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;
+    constexpr int SCALES = Made == NONE ? 1 : 3;
+    __shared__ float totals[Rows + 1], sums[WARPS], logits[Rows], gates[STREAMS];
+    __shared__ float scale[SCALES], base[Rows];
+    __shared__ float largest[PER_THREAD][WARPS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
+    float parts[ROUNDS][PART_LOADS];
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round)
+#pragma unroll
+        for (int i = 0; i < PART_LOADS; ++i) {
+            const int c = round * FUSED_WARPS + warp, part = 32 * i + lane;
+            parts[round][i] = c <= Rows && part < PARTS ? __ldcg(partial + c * PARTS + part) : 0.0f;
+        }
+    // The warp of the coefficients has its weights before it has its sums.
+    if (warp == WARPS) {
+        for (int c = lane; c < Rows; c += 32) base[c] = w.base[c];
+        if (lane < SCALES) scale[lane] = w.scale[lane];
+    }
+    float fetched[FETCHED ? PER_THREAD : 1][STREAMS], gain[PER_THREAD];
+#pragma unroll
+    for (int q = 0; q < PER_THREAD; ++q) {
+        const int d = q * NORM_THREADS + threadIdx.x;
+        const bool mine = warp < WARPS && d < D;
+        gain[q] = mine ? w.gain[d] : 0.0f;
+#pragma unroll
+        for (int m = 0; FETCHED && m < STREAMS; ++m)
+            fetched[FETCHED ? q : 0][m] = mine ? __ldcg(x + (i64)m * D + d) : 0.0f;
+    }
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int c = round * FUSED_WARPS + warp;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PART_LOADS; ++i) sum += parts[round][i];
+        sum = warp_sum(sum);
+        if (lane == 0 && c <= Rows) totals[c] = sum;
+    }
+    __syncthreads();
+    if (warp == WARPS) {
+        for (int c = lane; c < Rows; c += 32)
+            logits[c] = scaled(totals[c], totals[Rows], count, w.mix_eps);
+        __syncwarp();
+        if (lane < STREAMS) gates[lane] = gate(logits[lane], scale[0], base[lane]) + w.eps;
+    }
+    __syncthreads();
+    float y[PER_THREAD];
+    if (warp == WARPS) {
+        if constexpr (Made == BALANCED) {
+            store_balanced(logits, scale, base, w.eps, row.comb);
+            if (lane < STREAMS) {
+                const int at = STREAMS + lane;
+                row.post[lane] = 2.0f * gate(logits[at], scale[1], base[at]);
+            }
+        }
+        if constexpr (Made == OPEN)
+            for (int c = lane; c < Rows; c += 32) row.mix[c] = logits[c];
+    } else {
+        float sum = 0.0f;
+#pragma unroll
+        for (int q = 0; q < PER_THREAD; ++q) {
+            const int d = q * NORM_THREADS + threadIdx.x;
+            y[q] = 0.0f;
+            if (d >= D) continue;
+#pragma unroll
+            for (int m = 0; m < STREAMS; ++m)
+                y[q] = fmaf(gates[m],
+                            FETCHED ? fetched[FETCHED ? q : 0][m] : __ldcg(x + (i64)m * D + d),
+                            y[q]);
+            sum = fmaf(y[q], y[q], sum);
+            if (Made == NONE) row.collapsed[d] = y[q];
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) sums[warp] = sum;
+    }
+    __syncthreads();
+    if (warp < WARPS) {
+        const float squares = warp_sum(lane < WARPS ? sums[lane] : 0.0f);
+        const float factor = 1.0f / sqrtf(squares / (float)D + w.norm_eps);
+#pragma unroll
+        for (int q = 0; q < PER_THREAD; ++q) {
+            const int d = q * NORM_THREADS + threadIdx.x;
+            y[q] = gain[q] * (y[q] * factor);
+            if (d < D) row.y[d] = y[q];
+            if (Made == NONE) continue;
+            if (d < D) row.wide[d] = f32_to_bf16(y[q]);
+            const float amax = warp_max_positive(finite_magnitude(y[q]));
+            if (lane == 0) largest[q][warp] = amax;
+        }
+    }
+    if (Made == NONE) return;
+    __syncthreads();
+    if (warp == WARPS) return;
+#pragma unroll
+    for (int q = 0; q < PER_THREAD; ++q) {
+        const int d = q * NORM_THREADS + threadIdx.x;
+        if (d >= D) continue;
+        float amax = FP8_FLOOR;
+#pragma unroll
+        for (int i = 0; i < GROUP_WARPS; ++i)
+            amax = fmaxf(amax, largest[q][warp / GROUP_WARPS * GROUP_WARPS + i]);
+        const int k = fp8_exponent_of(amax);
+        row.codes[d] = fp8_code(y[q], exp2_of(-k));
+        if (d % 128 == 0) row.scales[d / 128] = exp2_of(k);
+    }
+}
+
+template <int Rows, Coefficients Made, class Source>
+__device__ __forceinline__ void step(const Source& source, const Weights& w, const float* x,
+                                     Written out, float* partial, i32* ticket, int D) {
+    let_next_start();
+    const i64 t = blockIdx.x / PARTS;
+    prefetch_rest(w, blockIdx.x % PARTS, D);
+    leave_partial_sums<Rows>(source, w.fn, out.x, partial, t, blockIdx.x % PARTS, D);
+    if (!is_last(ticket + t)) return;
+    out.y += t * D;
+    if (Made == NONE) {
+        out.collapsed += t * D;
+    } else {
+        out.wide += t * D;
+        out.codes += t * D;
+        out.scales += t * (D / 128);
+    }
+    if (Made == OPEN) out.mix += t * MIXES;
+    if (Made == BALANCED) {
+        out.post += t * STREAMS;
+        out.comb += t * STREAMS * STREAMS;
+    }
+    finish_row<Rows, Made>(w, x + t * STREAMS * D, out, partial + t * (Rows + 1) * PARTS, D);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+    hyper_step(const float* z, const float* x, const float* post, const float* comb,
+               const float* fn, const float* scale, const float* base, const float* gain,
+               float* x_next, float* post_next, float* comb_next, float* y, bf16* wide, u8* codes,
+               float* scales, float* partial, i32* ticket, i32 D, float mix_eps, float eps,
+               float norm_eps) {
+    step<MIXES, BALANCED>(AfterBlock{z, x, post, comb},
+                          {fn, scale, base, gain, mix_eps, eps, norm_eps}, x_next,
+                          {x_next, nullptr, y, wide, codes, scales, nullptr, post_next, comb_next},
+                          partial, ticket, D);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+    hyper_step_open(const float* z, const float* x, const float* post, const float* comb,
+                    const float* fn, const float* scale, const float* base, const float* gain,
+                    float* x_next, float* mix, float* y, bf16* wide, u8* codes, float* scales,
+                    float* partial, i32* ticket, i32 D, float mix_eps, float eps, float norm_eps) {
+    step<MIXES, OPEN>(AfterBlock{z, x, post, comb}, {fn, scale, base, gain, mix_eps, eps, norm_eps},
+                      x_next, {x_next, nullptr, y, wide, codes, scales, mix, nullptr, nullptr},
+                      partial, ticket, D);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+    hyper_step_entry(const bf16* table, const i32* tokens, const float* fn, const float* scale,
+                     const float* base, const float* gain, float* x_next, float* post_next,
+                     float* comb_next, float* y, bf16* wide, u8* codes, float* scales,
+                     float* partial, i32* ticket, i32 V, i32 D, float mix_eps, float eps,
+                     float norm_eps) {
+    step<MIXES, BALANCED>(Embedding{table, tokens, V},
+                          {fn, scale, base, gain, mix_eps, eps, norm_eps}, x_next,
+                          {x_next, nullptr, y, wide, codes, scales, nullptr, post_next, comb_next},
+                          partial, ticket, D);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+    hyper_step_exit(const float* x, const float* fn, const float* scale, const float* base,
+                    const float* gain, float* collapsed, float* y, float* partial, i32* ticket,
+                    i32 D, float mix_eps, float eps, float norm_eps) {
+    step<STREAMS, NONE>(
+        Streams{x}, {fn, scale, base, gain, mix_eps, eps, norm_eps}, x,
+        {nullptr, collapsed, y, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}, partial,
+        ticket, D);
+}

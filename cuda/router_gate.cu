@@ -1,0 +1,167 @@
+// router_gate: the products of a gate, and the experts that they choose, in one launch; beside them
+// the coefficients of a hyper-connection that hyper_step_open left open
+//
+//   router_gate        x f32 [T, D]    w bf16 [E, D]    bias f32 [E]
+//   router_gate_hash   x, w            table i64 [V, A]    tokens i32 [T]
+//                      each: ids i32 [T, A]    weights f32 [T, A]    order i32 [T, A]: the bytes of
+//                      island_dots_bf16_f32 and then router or router_hash
+//   mix f32 [T, C], scaled    hyper_scale f32 [3]    hyper_base f32 [C]    post f32 [T, M]
+//   comb f32 [T, M, M]: the bytes of hyper_split
+//   scores f32 [T, E]: scratch    ticket i32 [1]: 0 before a launch, and 0 after it
+//
+// Block 0 balances, a warp a token, while the others multiply: balancing is a long chain of divisions
+// that nothing else in this launch waits for. Every other block has WARP_ROWS rows of w, which it asks
+// for before it waits for the kernel before; a warp has a part of D, as in island_dots. The block scores
+// its own sums, and the one that takes the last ticket chooses, a warp a token: all scores are there
+// then, whoever it is.
+//
+// Build constants: STREAMS, ITERATIONS; ROWS (T, 1..8), WARP_ROWS, WARPS, PART_STEPS, PARTS, BATCH (1)
+// as in island_dots; PER_LANE, experts of a lane: ceil(E / 32), at most 32.
+#include "common/dots.cuh"
+#include "common/mixing.cuh"
+#include "common/overlap.cuh"
+#include "common/routing.cuh"
+
+static_assert(ROWS >= 1 && ROWS <= 8, "a block shares its weights among at most 8 rows of x");
+static_assert(PER_LANE >= 1 && PER_LANE <= 32, "a warp keeps the ranks of all experts");
+
+constexpr int SUMS = WARP_ROWS * ROWS;
+
+struct Open {
+    const float *mix, *scale, *base;
+    float *post, *comb;
+    float eps;
+};
+
+__device__ __forceinline__ void balance_rows(const Open& open) {
+    const int lane = threadIdx.x % 32;
+    for (int t = threadIdx.x / 32; t < ROWS; t += WARPS) {
+        const float* const mix = open.mix + t * MIXES;
+        store_balanced(mix, open.scale, open.base, open.eps, open.comb + t * STREAMS * STREAMS);
+        if (lane >= STREAMS) continue;
+        const int at = STREAMS + lane;
+        open.post[t * STREAMS + lane] = 2.0f * gate(mix[at], open.scale[1], open.base[at]);
+    }
+}
+
+// The scores of this block's experts, to memory.
+__device__ __forceinline__ void score_rows(const float* x, const bf16* w, float* scores, int E,
+                                           int D) {
+    __shared__ float partial[SUMS][PARTS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int first_row = ((int)blockIdx.x - 1) * WARP_ROWS;
+    const Bf16Weights weights{w};
+    F32Rows rows;
+#pragma unroll
+    for (int m = 0; m < ROWS; ++m) rows.at[m] = x + (i64)m * D;
+    const int begin = warp * PART_STEPS * STEP, k = begin + lane * LANE_ELEMENTS;
+    Bf16Weights::Chunk first[WARP_ROWS] = {};
+    if (k < D)
+#pragma unroll
+        for (int r = 0; r < WARP_ROWS; ++r)
+            first[r] = weights.load((i64)min(first_row + r, E - 1) * D + k);
+    wait_for_previous();
+    for (int part = warp; part < PARTS; part += WARPS) {
+        int from = part * PART_STEPS * STEP;
+        const int end = min(D, from + PART_STEPS * STEP);
+        float sum[WARP_ROWS][ROWS] = {};
+        if (part == warp) {
+            if (k < D) add_step<Bf16Weights>(first, rows, k, sum);
+            from += STEP;
+        }
+        walk(weights, rows, first_row, E, D, from, end, sum);
+#pragma unroll
+        for (int r = 0; r < WARP_ROWS; ++r)
+#pragma unroll
+            for (int m = 0; m < ROWS; ++m) {
+                const float total = warp_sum(sum[r][m]);
+                if (lane == 0) partial[r * ROWS + m][part] = total;
+            }
+    }
+    __syncthreads();
+    for (int i = warp; i < SUMS; i += WARPS) {
+        const float raw = to_f32(sum_of_parts(partial[i], PARTS, 1));
+        const int e = first_row + i / ROWS, t = i % ROWS;
+        if (lane == 0 && e < E) scores[t * E + e] = score_of(raw);
+    }
+}
+
+__device__ __forceinline__ bool is_last(i32* ticket) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // Behind the barrier one thread's fence covers what the whole block wrote.
+        __threadfence();
+        const u32 tickets = gridDim.x - 2;  // the largest: block 0 takes none
+        last = atomicInc((u32*)ticket, tickets) == tickets;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    router_gate(const float* x, const bf16* w, const float* bias, const float* mix,
+                const float* hyper_scale, const float* hyper_base, i32* ids, float* weights,
+                i32* order, float* post, float* comb, float* scores, i32* ticket, i32 E, i32 A,
+                i32 D, float scale, float eps) {
+    let_next_start();
+    if (blockIdx.x == 0) {
+        prefetch_l2(hyper_scale);
+        prefetch_l2(hyper_base);
+        wait_for_previous();
+        return balance_rows({mix, hyper_scale, hyper_base, post, comb, eps});
+    }
+    const i32 lane = threadIdx.x % 32;
+    float biases[PER_LANE];
+#pragma unroll
+    for (i32 i = 0; i < PER_LANE; ++i) biases[i] = 32 * i + lane < E ? bias[32 * i + lane] : 0.0f;
+    score_rows(x, w, scores, E, D);
+    if (!is_last(ticket)) return;
+
+    // What other blocks wrote is read past L1, which may hold older bytes.
+    for (i32 t = threadIdx.x / 32; t < ROWS; t += WARPS) {
+        const float* const own = scores + t * E;
+        i32 rank[PER_LANE];
+#pragma unroll
+        for (i32 i = 0; i < PER_LANE; ++i) {
+            const i32 e = 32 * i + lane;
+            rank[i] = e < E ? rank_of(__ldcg(own + e) + biases[i]) : -2147483647 - 1;
+        }
+        i32 id = 0;
+        for (i32 a = 0; a < A; ++a) {
+            const i32 best = take_largest(rank);
+            if (a == lane) id = best;
+        }
+        finish(id, __ldcg(own + id), scale, t, A, ids, weights, order);
+    }
+}
+
+// The expert that the table names for a token's slot, or -1.
+__device__ __forceinline__ i32 named(const i64* table, i32 token, i32 slot, i32 E, i32 A, i32 V) {
+    if (slot >= A || token < 0 || token >= V) return -1;
+    const i64 stored = table[(i64)token * A + slot];
+    return stored >= 0 && stored < E ? (i32)stored : -1;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    router_gate_hash(const float* x, const bf16* w, const i64* table, const i32* tokens,
+                     const float* mix, const float* hyper_scale, const float* hyper_base, i32* ids,
+                     float* weights, i32* order, float* post, float* comb, float* scores,
+                     i32* ticket, i32 E, i32 A, i32 D, i32 V, float scale, float eps) {
+    let_next_start();
+    if (blockIdx.x == 0) {
+        prefetch_l2(hyper_scale);
+        prefetch_l2(hyper_base);
+        wait_for_previous();
+        return balance_rows({mix, hyper_scale, hyper_base, post, comb, eps});
+    }
+    score_rows(x, w, scores, E, D);
+    if (!is_last(ticket)) return;
+    const i32 lane = threadIdx.x % 32;
+    for (i32 t = threadIdx.x / 32; t < ROWS; t += WARPS) {
+        const i32 id = named(table, tokens[t], lane, E, A, V);
+        const float score = id < 0 ? NAN_F32 : __ldcg(scores + t * E + id);
+        finish(id, score, scale, t, A, ids, weights, order);
+    }
+}

@@ -1,0 +1,109 @@
+"""Sink attention of a few rows in one launch, from the products of wq_b to the input of wo_a."""
+
+from dsv4.axes import Shape
+from dsv4.kernels.attention import CHUNK, INPUTS, LOGIT, REQUIRES, THREADS
+from dsv4.spec import (
+    BF16,
+    F32,
+    I32,
+    Dim,
+    Exact,
+    Geometry,
+    In,
+    InOut,
+    Out,
+    Require,
+    Scalar,
+    Stride,
+    Within,
+    Work,
+    kernel,
+)
+
+# What was done to a query before its logits: the norm's roundings, as the kind `norm` derives them
+# from its chain of ceil(K/128) + 7, then two products and a sum of the rotation. The magnitudes
+# hold |a cos| + |b sin| where a rotated lane enters, so its error is relative to them.
+_QUERY = "ceil((ceil(K/128) + 7)/2) + 8 + 2"
+SHARE = 4  # heads that have tickets of their own, at least
+TICKETS = 3  # counters of a row and its heads: summed, given out, left
+_CHUNKED = f"T ceil(S/{CHUNK}) H"
+
+
+def _partial(chain: str) -> Within:
+    return Within(
+        "dot",
+        depth=f"{LOGIT} + {_QUERY} + 4 + {chain}",
+        terms=f"K + {CHUNK}",
+        because="a query's norm and rotation, a logit's chain, an exponential within 2 spacings,"
+        " the chain of the sum",
+    )
+
+
+def _chunks(s: Shape) -> int:
+    return -(-int(s.S) // CHUNK)
+
+
+def _heads(s: Shape) -> int:
+    """Heads of a block: a row that is loaded serves all of them, but every SM needs a block."""
+    return 8 if s.T * _chunks(s) * -(-s.H // 8) > 66 else SHARE
+
+
+def _work(s: Shape) -> Work:
+    # The chunks' sums stay in the L2 cache: they are no traffic that must be.
+    rows = min(s.N, s.T * s.S)
+    return Work(
+        read=4 * (s.T * s.H * s.K + rows * s.K + s.T * s.S + s.H + s.T * s.R),
+        write=2 * s.T * s.H * s.K,
+        flops=4 * s.T * s.H * s.S * s.K,
+    )
+
+
+attention_decode = kernel(
+    name="attention_decode",
+    family="attention_decode",
+    reads_early=(),
+    summary="head norm, rotation, sink attention, rotation back and bf16 in one launch",
+    args=(
+        *INPUTS,
+        In("sink", F32, "H"),
+        In("table", F32, "P R"),
+        In("positions", I32, "T"),
+        Out("o", BF16, "T H K", align=8),
+        Out("power", F32, _CHUNKED),
+        Out("total", F32, _CHUNKED),
+        Out("value", F32, f"{_CHUNKED} K", align=16),
+        InOut("ticket", I32, f"T ceil(H/{SHARE}) {TICKETS}"),
+        Dim("H"),
+        Dim("N"),
+        Dim("S"),
+        Dim("R"),
+        Dim("P"),
+        Stride("ids_stride", of="ids"),
+        Scalar("scale", F32),
+        Scalar("eps", F32),
+    ),
+    constants=lambda s: dict(DIM=s.K, CHUNK_ENTRIES=CHUNK, HEADS_OF_BLOCK=_heads(s)),
+    geometry=lambda s: Geometry(
+        (_chunks(s), -(-s.H // _heads(s)), s.T), THREADS, 4 * (_heads(s) + CHUNK) * s.K
+    ),
+    contract=dict(
+        o=Within(
+            "softmax",
+            depth=f"{LOGIT} + {_QUERY} + {CHUNK} + ceil(S/{CHUNK}) + 2",
+            terms="K + S",
+            because="attention_sink_f32 on a query that was normalised and rotated; two products"
+            " and a sum of the rotation back; then bf16",
+        ),
+        power=_partial("0"),
+        total=_partial("6"),
+        value=_partial(f"{CHUNK}"),
+        ticket=Exact(because="the last block to leave a row's heads puts them back to 0"),
+    ),
+    work=_work,
+    requires=(
+        *REQUIRES,
+        Require("R % 2 == 0 and R <= K", "lanes rotate in pairs, and lie at the end of a head"),
+        Require("eps > 0", "a head of zeros would divide by zero"),
+    ),
+    batch_invariant="T",
+)

@@ -1,0 +1,198 @@
+"""Between two sub-blocks, before the first and behind the last: streams, coefficients and inputs.
+
+Each kernel does the work of several of `hyper`, `rms_norm`, `cast`, `act_quant` and `movement` with
+their bytes; sums are float32.
+"""
+
+from collections.abc import Mapping
+
+from dsv4.axes import Shape, evaluate
+from dsv4.spec import (
+    BF16,
+    E4M3,
+    F32,
+    I32,
+    Arg,
+    Contract,
+    Dim,
+    Exact,
+    Geometry,
+    In,
+    InOut,
+    Kernel,
+    Option,
+    Out,
+    Require,
+    Scalar,
+    Within,
+    Work,
+    kernel,
+)
+
+_MIXES = "(2+M)*M"
+_NORM_THREADS = 512
+
+_REQUIRES = (
+    Require("M <= 8", because="a row's streams are unrolled"),
+    Require("D % 8 == 0", because="a lane takes 8 consecutive elements of one stream"),
+    Require("M*D <= 65536", because="a row has at most 256 parts of 256 elements"),
+    Require("D <= 8192", because="a thread of the last block keeps at most 16 columns"),
+    Require("eps > 0", because="a column of zeros would divide by zero"),
+)
+
+_DERIVED = "the oracle carries every rounding to the end by the exact derivative"
+_TICKET = Exact(because="the last block of a row puts it back to 0")
+
+
+def _counted(terms: str = "") -> Within:
+    return Within("dot", terms=terms, because=_DERIVED)
+
+
+def _constants(s: Shape) -> Mapping[str, int]:
+    return dict(
+        STREAMS=s.M,
+        ITERATIONS=s.get("iterations", 1),
+        PARTS=_parts(s),
+        PER_THREAD=-(-s.D // _NORM_THREADS),
+    )
+
+
+def _parts(s: Shape) -> int:
+    return int(-(-s.M * s.D // 256))
+
+
+def _weights(mixes: str, scales: str) -> list[Arg]:
+    return [
+        In("fn", F32, f"{mixes} M*D", align=16),
+        In("scale", F32, scales),
+        In("base", F32, mixes),
+        In("gain", F32, "D"),
+    ]
+
+
+_STREAMS_IN = [
+    In("z", F32, "T D"),
+    In("x", F32, "T M D"),
+    In("post", F32, "T M"),
+    In("comb", F32, "T M M"),
+]
+_BALANCED = [Out("post_next", F32, "T M"), Out("comb_next", F32, "T M M")]
+_INPUTS = [
+    Out("y", F32, "T D"),
+    Out("wide", BF16, "T D"),
+    Out("codes", E4M3, "T D"),
+    Out("scales", F32, "T D/128"),
+]
+_PROMISES: Mapping[str, Contract] = dict(
+    x_next=_counted("M + 1"),
+    post_next=_counted("4"),
+    comb_next=_counted(),
+    mix=_counted("M*D"),
+    y=_counted("D"),
+    wide=_counted("D"),
+    codes=Within("requant", terms="D", because=_DERIVED + "; a scale that no rounding reaches"),
+    scales=Exact(
+        because="found by comparing bits of the largest magnitude, which is far from a tie"
+    ),
+    collapsed=_counted("M"),
+    partial=_counted("256"),
+    ticket=_TICKET,
+)
+
+
+def _work(s: Shape, rows: int, moved: str) -> Work:
+    """Of a kernel with so many rows of fn. moved: bytes of activations in and out, per column."""
+    read, write = (int(evaluate(part, s)) for part in moved.split(","))
+    return Work(
+        read=4 * s.D * (rows * s.M + 1) + s.T * s.D * read,
+        write=s.T * s.D * write,
+        flops=2 * s.T * s.M * s.D * (rows + s.M + 3),
+    )
+
+
+def _kernel(
+    name: str,
+    summary: str,
+    args: list[Arg],
+    mixes: str,
+    *,
+    moved: str,
+    dims: str = "D",
+    balanced: bool = True,
+) -> Kernel:
+    every = [
+        *args,
+        Out("partial", F32, f"T {mixes}+1 ceil(M*D/256)"),
+        InOut("ticket", I32, "T"),
+        *(Dim(axis) for axis in dims.split()),
+        *(Scalar(eps, F32) for eps in ("mix_eps", "eps", "norm_eps")),
+    ]
+    outputs = [a.name for a in every if a.role in ("out", "inout")]
+    return kernel(
+        name=name,
+        family="hyper_step",
+        reads_early=("fn",),
+        summary=summary,
+        args=every,
+        options=(Option("iterations", (20, 1, 2, 5)),) if balanced else (),
+        requires=_REQUIRES,
+        constants=_constants,
+        geometry=lambda s: Geometry(grid=s.T * _parts(s), block=_NORM_THREADS + 32),
+        contract={n: _PROMISES[n] for n in outputs},
+        work=lambda s: _work(s, evaluate(mixes, s), moved),
+        batch_invariant="T",
+    )
+
+
+hyper_step = _kernel(
+    "hyper_step",
+    "post, then the next mixes, split, collapse, RMS norm, and the input in bf16 and FP8",
+    [*_STREAMS_IN, *_weights(_MIXES, "3"), Out("x_next", F32, "T M D"), *_BALANCED, *_INPUTS],
+    _MIXES,
+    moved="4*M + 4,4*M + 7",
+)
+
+hyper_step_open = _kernel(
+    "hyper_step_open",
+    "the same; its scaled mixes wait for a launch that balances them",
+    [
+        *_STREAMS_IN,
+        *_weights(_MIXES, "3"),
+        Out("x_next", F32, "T M D"),
+        Out("mix", F32, f"T {_MIXES}"),
+        *_INPUTS,
+    ],
+    _MIXES,
+    moved="4*M + 4,4*M + 7",
+    balanced=False,
+)
+
+hyper_step_entry = _kernel(
+    "hyper_step_entry",
+    "embeddings as every stream, and the first sub-block's coefficients and input",
+    [
+        In("table", BF16, "V D"),
+        In("tokens", I32, "T"),
+        *_weights(_MIXES, "3"),
+        Out("x_next", F32, "T M D"),
+        *_BALANCED,
+        *_INPUTS,
+    ],
+    _MIXES,
+    moved="2,4*M + 7",
+    dims="V D",
+)
+
+hyper_step_exit = _kernel(
+    "hyper_step_exit",
+    "streams collapsed for a head, and their RMS norm",
+    [
+        In("x", F32, "T M D"),
+        *_weights("M", "1"),
+        Out("collapsed", F32, "T D"),
+        Out("y", F32, "T D"),
+    ],
+    "M",
+    moved="4*M,8",
+    balanced=False,
+)

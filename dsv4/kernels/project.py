@@ -1,0 +1,199 @@
+"""All products of a layer's normed input in one launch, compressors straight into their rings."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dsv4.axes import Shape, evaluate
+from dsv4.kernels import island_dots, linear_bf16
+from dsv4.spec import (
+    BF16,
+    E4M3,
+    F32,
+    I32,
+    Arg,
+    Dim,
+    Geometry,
+    In,
+    InOut,
+    Kernel,
+    Out,
+    Require,
+    Within,
+    Work,
+    kernel,
+)
+
+_CARD_BLOCKS = 132  # multiprocessors of an H200: one block on each
+_THREADS = 512
+_SHARED_BYTES = 208 * 1024  # of 228 KiB, so that small blocks of its neighbours fit beside it
+_RINGS = (4, 3, 2)  # beats of a warp on their way, the most first
+_BEAT_BYTES = _THREADS * 4 * 16
+
+_KINDS = ("window", "blocks", "indexed")
+_MAIN = {"blocks": "K", "indexed": "2*K"}
+_INDEX = {"indexed": "L"}
+
+_DENSE = Within(
+    "dot",
+    depth=linear_bf16.depth("D"),
+    terms="D",
+    because="x rounded to bf16 is prescribed; " + linear_bf16.BECAUSE,
+)
+
+
+def _island(rows: str) -> Within:
+    return Within(
+        "dot",
+        depth=island_dots.depth(rows, "D"),
+        terms="D",
+        because="exact products fused into f32 sums: a lane's share of a part, butterfly, parts",
+    )
+
+
+def _heights(kind: str, s: Shape) -> dict[str, int]:
+    """Rows of what each kind of segment reads: both matrices of a pair."""
+    heights = {"DENSE": s.Q + s.K, "HEAD": s.H if kind == "indexed" else 0}
+    for name, of_kind in (("MAIN", _MAIN), ("INDEX", _INDEX)):
+        heights[name] = 2 * int(evaluate(of_kind[kind], s)) if kind in of_kind else 0
+    return heights
+
+
+def _blocks(kind: str, s: Shape) -> int:
+    """A block a multiprocessor; fewer when there are not eight rows for each."""
+    return min(_CARD_BLOCKS, -(-sum(_heights(kind, s).values()) // 8))
+
+
+def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
+    def constants(s: Shape) -> Mapping[str, int]:
+        heights, blocks = _heights(kind, s), _blocks(kind, s)
+        found = dict(
+            KIND=_KINDS.index(kind),
+            ROWS=s.T,
+            WIDTH=s.D,
+            DENSE_PARTS=int(evaluate(linear_bf16.parts("D"), s)),
+        )
+        for name, rows in heights.items():
+            found[f"{name}_ROWS"] = -(-rows // blocks)
+        for name, of_kind in (("MAIN", _MAIN), ("INDEX", _INDEX)):
+            height = of_kind.get(kind, "129")
+            found[f"{name}_STEPS"] = int(evaluate(island_dots.part_steps(height, "D"), s))
+            found[f"{name}_PARTS"] = int(evaluate(island_dots.parts(height, "D"), s))
+        for staged in (1, 0):
+            for ring in _RINGS:
+                chosen = {**found, "STAGED": staged, "RING": ring}
+                if _shared_bytes(chosen) <= _SHARED_BYTES:
+                    return chosen
+        return chosen
+
+    return constants
+
+
+def _shared_bytes(c: Mapping[str, int]) -> int:
+    """Rings, rows of x, scales of the block's rows, and parts of every sum."""
+    staged = 16 * c["ROWS"] * (64 * -(-c["WIDTH"] // 256) + 1) if c["STAGED"] else 0
+    parts = (
+        (c["DENSE_ROWS"] + c["HEAD_ROWS"]) * c["DENSE_PARTS"]
+        + c["MAIN_ROWS"] * c["MAIN_PARTS"]
+        + c["INDEX_ROWS"] * c["INDEX_PARTS"]
+    )
+    scales = c["DENSE_ROWS"] * -(-c["WIDTH"] // 128)
+    return c["RING"] * _BEAT_BYTES + staged + 4 * (scales + c["ROWS"] * parts)
+
+
+def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> Kernel:
+    constants = _constants(kind)
+    rings = [a for a in outputs if a.role == "inout"]
+
+    def geometry(s: Shape) -> Geometry:
+        return Geometry(_blocks(kind, s), _THREADS, _shared_bytes(constants(s)))
+
+    def work(s: Shape) -> Work:
+        heights = _heights(kind, s)
+        rows = heights["DENSE"] + 2 * (heights["HEAD"] + heights["MAIN"] + heights["INDEX"])
+        scales = 4 * (-(-s.Q // 128) + -(-s.K // 128)) * -(-s.D // 128)
+        return Work(
+            read=rows * s.D + scales + 4 * s.T * s.D + (4 * s.T if rings else 0),
+            write=4 * s.T * sum(heights.values()),
+            flops=2 * s.T * sum(heights.values()) * s.D,
+        )
+
+    contract: dict[str, Any] = {name: _DENSE for name in ("latent", "kv")}
+    if kind == "indexed":
+        contract["heads"] = _DENSE
+    for arg in rings:
+        contract[arg.name] = _island(_INDEX[kind] if arg.name.startswith("index") else _MAIN[kind])
+    return kernel(
+        name=f"project_{kind}",
+        family="project",
+        reads_early=(
+            "q_codes",
+            "q_scales",
+            "kv_codes",
+            "kv_scales",
+            *(a.name for a in inputs if a.fmt is BF16),
+        ),
+        summary=summary,
+        args=[
+            In("x", F32, "T D", align=16),
+            In("q_codes", E4M3, "Q D", align=16),
+            In("q_scales", F32, "ceil(Q/128) ceil(D/128)"),
+            In("kv_codes", E4M3, "K D", align=16),
+            In("kv_scales", F32, "ceil(K/128) ceil(D/128)"),
+            *inputs,
+            Out("latent", F32, "T Q"),
+            Out("kv", F32, "T K"),
+            *outputs,
+            Dim("Q"),
+            Dim("K"),
+            *([Dim("L"), Dim("H")] if kind == "indexed" else []),
+            *([Dim("S")] if rings else []),
+        ],
+        requires=(
+            Require("T <= 8", because="a verify round holds at most 8 rows; they share one pass"),
+            Require("D % 16 == 0", because="a lane takes 16 consecutive elements of a row"),
+            Require("D <= 8192", because="one thread folds the at most 32 parts of a sum"),
+        ),
+        constants=constants,
+        geometry=geometry,
+        contract=contract,
+        work=work,
+        batch_invariant="" if rings else "T",
+        portable=False,
+    )
+
+
+def _weights(prefix: str, rows: str) -> list[Arg]:
+    return [In(f"{prefix}{name}", BF16, f"{rows} D", align=16) for name in ("wkv", "wgate")]
+
+
+_RAW_ROWS = In("raw_rows", I32, "T")
+
+
+def _rings(prefix: str, names: tuple[str, str], columns: str) -> list[Arg]:
+    return [InOut(f"{prefix}{name}", F32, f"S {columns}") for name in names]
+
+
+project_window = _project(
+    "window", "latent and keys of a layer's input, FP8 weights, for 1 to 8 rows", [], []
+)
+project_blocks = _project(
+    "blocks",
+    "latent, keys, and the compressor's raw rows into their rings",
+    [*_weights("", "K"), _RAW_ROWS],
+    _rings("", ("raw_kv", "raw_score"), "K"),
+)
+project_indexed = _project(
+    "indexed",
+    "latent, keys, raw rows of both compressors into their rings, the indexer's head weights",
+    [
+        *_weights("", "2*K"),
+        *_weights("index_", "L"),
+        In("proj", BF16, "H D", align=16),
+        _RAW_ROWS,
+    ],
+    [
+        Out("heads", F32, "T H"),
+        *_rings("", ("raw_kv", "raw_score"), "2*K"),
+        *_rings("index_", ("kv", "score"), "L"),
+    ],
+)
