@@ -14,7 +14,7 @@ from tools.train.settings import BOS, EOS, SIZES, Settings, model_config, settin
 torch = pytest.importorskip("torch", reason="training needs torch: pip install dsv4-lab[train]")
 
 from tools.train.attention import index_loss  # noqa: E402
-from tools.train.batches import Pieces, read_and_said, stream_of, windows  # noqa: E402
+from tools.train.batches import Pieces, read_and_said, stream_of, training_stream, windows  # noqa: E402
 from tools.train.draft_run import path, rows_of, some_anchors  # noqa: E402
 from tools.train.experts import route  # noqa: E402
 from tools.train.optimiser import Optimiser, is_matrix, orthogonal  # noqa: E402
@@ -58,6 +58,15 @@ def test_every_other_piece_is_read_from_a_begin_token() -> None:
     read, said = read_and_said(np.arange(12).reshape(2, 6), torch.device("cpu"))
     assert read.tolist() == [[BOS, 1, 2, 3, 4], [6, 7, 8, 9, 10]]
     assert said.tolist() == [[1, 2, 3, 4, 5], [7, 8, 9, 10, 11]]
+
+
+def test_an_epoch_takes_the_library_twice_and_its_tests_once() -> None:
+    test = SourceFile("test/test_a.py", b"t")
+    once, tested = stream_of(FILES), stream_of([test])
+    taken = training_stream([FILES[0], test, FILES[1]])
+    mixed = stream_of([FILES[0], test, FILES[1]])
+    assert np.array_equal(taken, np.concatenate([mixed, once]))
+    assert len(taken) == 2 * len(once) + len(tested)
 
 
 def test_a_stream_holds_files_between_their_tokens() -> None:

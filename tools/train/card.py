@@ -25,8 +25,9 @@ DSpark drafter, trained from nothing on bytes of the Python standard library. To
 
 ## Data
 
-The sources of the standard library of {corpus["release"]} (licence {corpus["licence"]}), without
-{", ".join(f"`{name}`" for name in LEFT_OUT)}.
+The sources of the standard library of {corpus["release"]} (licence {corpus["licence"]}) and of its
+tests, without {", ".join(f"`{name}`" for name in LEFT_OUT)} and without the tests of what is held
+out. An epoch takes the library twice and its tests once.
 
 | | files | bytes | SHA-256 of names and contents |
 |---|---|---|---|

@@ -1,9 +1,10 @@
 """The corpus: Python source files of the running interpreter's standard library, as bytes.
 
 Rules, all by name, so that two installations of one release give the same files: every `.py` file
-below the standard library's folder, in the order of its path, but nothing of third parties, no
-tests, nothing generated at build time, and none of `LEFT_OUT`. A module is the first part of the
-path; a module whose hash says so is held out as a whole.
+below the standard library's folder, in the order of its path, but nothing of third parties, nothing
+generated at build time, and none of `LEFT_OUT`. A module is the first part of the path; a module
+whose hash says so is held out as a whole. The library's own tests are learned from too, but those
+of a held-out module are left out: they say what it holds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,14 +28,12 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "dist-packages": "third parties",
     "encodings": "tables of characters",
     "ensurepip": "carries wheels",
-    "idlelib": "a program",
-    "lib2to3": "grammar tables and fixers",
     "pydoc_data": "generated text",
     "site-packages": "third parties",
-    "test": "tests",
     "turtledemo": "programs",
 }
 _TEST_FOLDERS: Final = {"test", "tests", "idle_test"}
+_TEST_NAME: Final = re.compile(r"^_?test_(?=.)")
 _GENERATED: Final = ("_sysconfigdata", "_sysconfig_vars")
 RELEASE: Final = "RELEASE"
 HELD_OUT_SHARE: Final = 16
@@ -49,8 +49,16 @@ class SourceFile:
 
     @property
     def module(self) -> str:
-        """The module or package that the file belongs to."""
-        return self.name.partition("/")[0].removesuffix(".py")
+        """The module or package that the file belongs to; of a test, the one that it tests."""
+        first, *rest = self.name.split("/")
+        if first == "test" and rest:
+            return _TEST_NAME.sub("", rest[0].removesuffix(".py"))
+        return first.removesuffix(".py")
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it is one of the library's tests, or serves them."""
+        return not _TEST_FOLDERS.isdisjoint(self.name.split("/")[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +95,9 @@ def read_corpus(folder: Path | None = None) -> Corpus:
         for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix())
         if belongs(path.relative_to(root).parts)
     ]
-    train = tuple(f for f in files if not is_held_out(f.module))
-    held_out = tuple(f for f in files if is_held_out(f.module))
+    held_out = tuple(f for f in files if is_held_out(f.module) and not f.is_test)
+    kept = {f.module for f in held_out}
+    train = tuple(f for f in files if kept.isdisjoint((f.module, f"_{f.module}")))
     if not train or not held_out:
         raise Refusal(
             f"a corpus was asked for; {len(train)} files for training, {len(held_out)} held out\n"
@@ -121,7 +130,7 @@ def belongs(parts: tuple[str, ...]) -> bool:
     """Whether a path below the library's folder is part of the corpus."""
     if parts[0].removesuffix(".py") in LEFT_OUT or parts[0].startswith((*_GENERATED, "config-")):
         return False
-    return not any(part in _TEST_FOLDERS or part in LEFT_OUT for part in parts[1:-1])
+    return not any(part in LEFT_OUT for part in parts[1:-1])
 
 
 def is_held_out(module: str) -> bool:

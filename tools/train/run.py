@@ -16,7 +16,7 @@ import torch
 
 from dsv4.checkpoint.config import ModelConfig
 from dsv4.errors import Refusal
-from tools.train.batches import Pieces, stream_of
+from tools.train.batches import Pieces, training_stream
 from tools.train.card import card
 from tools.train.corpus import Corpus, check_recorded, read_record
 from tools.train.draft_run import train_drafter
@@ -103,7 +103,7 @@ class _LeftError(Exception):
 
 def _train(it: Run) -> None:
     settings, corpus, device = it.settings, it.corpus, it.device
-    stream = stream_of(corpus.train)
+    stream = training_stream(corpus.train)
     pieces = Pieces(stream, settings.length, settings.seed)
     torch.set_float32_matmul_precision("high" if device.type == "cuda" else "highest")
     phase = it.optimisers["trunk"]
@@ -180,7 +180,7 @@ def _opened(
     state = load_state(folder, settings, device)
     kinds = parameters(config)
     if state is None:
-        made = hash_tables(config, stream_of(corpus.train), settings.seed)
+        made = hash_tables(config, training_stream(corpus.train), settings.seed)
         weights = {n: w.to(device) for n, w in initial(config, made, settings.seed).items()}
     else:
         weights = state["weights"]
