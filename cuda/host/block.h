@@ -100,7 +100,7 @@ struct Extent {
 struct Launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes;
-    unsigned shuffle;  // random order of blocks and threads
+    unsigned shuffle;    // random order of blocks and threads
     unsigned dependent;  // the kernel before may still run until wait_for_previous
     uint64_t seed;
     uint64_t* next_block;  // shared by all workers
