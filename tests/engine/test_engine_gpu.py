@@ -85,7 +85,7 @@ def test_both_backends_choose_the_same_tokens() -> None:
         state = engine.alloc_decode_state()
         out = engine.prefill_with_cache(ids[:13], state)
         steps = [engine.decode_step(int(t), state) for t in ids[13:]]
-        made.append([int(np.argmax(row)) for row in (*out.logits, *steps)])
+        made.append([int(np.argmax(row)) for row in (out.logits, *steps)])
     assert made[0] == made[1]
 
 
