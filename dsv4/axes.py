@@ -59,12 +59,31 @@ def _parse(expression: str) -> ast.expr:
 
 def evaluate(expression: str, values: Mapping[str, Any]) -> int | bool:
     """The integer (or truth value) of an expression. Errors: SpecError on names or fractions."""
+    try:
+        bound = tuple((name, values[name]) for name in _names(expression))
+    except KeyError as missing:
+        raise SpecError(
+            f"{expression}: {missing.args[0]} is not bound (bound: {', '.join(values)})"
+        ) from None
+    return _evaluated(expression, bound)
+
+
+# A launch evaluates some ten expressions, the same ones for each layer of each step.
+@functools.lru_cache(maxsize=1 << 16)
+def _evaluated(expression: str, bound: tuple[tuple[str, Any], ...]) -> int | bool:
+    values = dict(bound)
     result = _value(_parse(expression), values, expression)
     if isinstance(result, bool):
         return result
     if isinstance(result, Fraction) and result.denominator != 1:
         raise SpecError(f"{expression} is {result}, not whole, for {Shape(values)!r}")
     return int(result)
+
+
+@functools.cache
+def _names(expression: str) -> tuple[str, ...]:
+    found = {n.id for n in ast.walk(_parse(expression)) if isinstance(n, ast.Name)}
+    return tuple(sorted(found - {"ceil", "min", "max"}))
 
 
 def is_name(expression: str) -> bool:
@@ -77,8 +96,6 @@ def _value(node: ast.expr, values: Mapping[str, Any], text: str) -> Any:
         case ast.Constant(value=int() as number):
             return Fraction(number)
         case ast.Name(id=name):
-            if name not in values:
-                raise SpecError(f"{text}: {name} is not bound (bound: {', '.join(values)})")
             return Fraction(values[name])
         case ast.BinOp(left=left, op=op, right=right):
             return _arithmetic(op, _value(left, values, text), _value(right, values, text), text)

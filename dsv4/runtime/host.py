@@ -16,6 +16,7 @@ from dsv4.runtime.host_arguments import Array, extents, pack
 from dsv4.runtime.host_build import CpAsync, Mode, build_library, copy_of, ingredients
 from dsv4.runtime.host_native import Fault, Launch, Library
 from dsv4.runtime.probes import RECORD
+from dsv4.runtime.sources import are_steady
 
 __all__ = ["CpAsync", "HostModule", "Mode", "build"]
 
@@ -51,8 +52,9 @@ def build(
     key = (source, frozenset(defines.items()), mode, cp_async, around)
     known = _builds.get(key)
     # An edit is still seen, at the price of file times instead of names and contents.
-    if known is not None and all(_modified_ns(path) == then for path, then in known[0]):
-        return known[1]
+    if known is not None:
+        if are_steady() or all(_modified_ns(path) == then for path, then in known[0]):
+            return known[1]
     library = build_library(source, defines=defines, mode=mode, cp_async=cp_async)
     with _modules_lock:
         if library not in _modules:

@@ -7,7 +7,8 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -70,6 +71,28 @@ def digest(paths: Iterable[Path], extra: str) -> str:
         total.update(_read(path).sha256)
     total.update(extra.encode())
     return total.hexdigest()
+
+
+_steady = 0
+
+
+@contextmanager
+def steady_sources() -> Iterator[None]:
+    """Inside the `with` sources are taken not to change: kernels built already are not looked at.
+
+    Asking for the times of some twenty files costs more than the launch of a small kernel.
+    """
+    global _steady
+    _steady += 1
+    try:
+        yield
+    finally:
+        _steady -= 1
+
+
+def are_steady() -> bool:
+    """Whether a `steady_sources` is open."""
+    return _steady > 0
 
 
 def forget_sources() -> None:

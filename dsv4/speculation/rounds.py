@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsv4.errors import StateError
+from dsv4.runtime.sources import steady_sources
 from dsv4.speculation.accept import accept_prefix, accept_sampled
 from dsv4.speculation.admission import admit
 from dsv4.speculation.draft_model import DraftModel
@@ -93,6 +94,7 @@ class _Played:
     choices: Any = field(default=None)
 
 
+@steady_sources()
 def open_run(setup: Setup, prompt: Sequence[int]) -> Run:
     """A run after its prompt, with the first token decided. Errors: DrafterRefusal."""
     target, drafter = setup.target, setup.drafter
@@ -112,6 +114,7 @@ def open_run(setup: Setup, prompt: Sequence[int]) -> Run:
     return Run(setup, cache, kv, last, len(prompt), setup.cap, counters, stats)
 
 
+@steady_sources()
 def play_round(run: Run) -> Round:
     """Draft, verify and accept; the round waits in the run until it is committed.
 
@@ -127,6 +130,7 @@ def play_round(run: Run) -> Round:
         raise
 
 
+@steady_sources()
 def commit_round(run: Run) -> None:
     """Roll back what was not accepted, give the drafter its new context, move the window."""
     _alive(run)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from dsv4.errors import CompileError, LaunchError, SpecError
 from dsv4.runtime import host_build, host_compiler, sources
 from dsv4.runtime.host import HostModule, build
-from dsv4.runtime.sources import cuda_root, digest, include_closure
+from dsv4.runtime.sources import cuda_root, digest, include_closure, steady_sources
 
 KERNELS = Path(__file__).parent / "kernels"
 BROKEN = Path(__file__).parent / "broken"
@@ -170,6 +171,21 @@ def test_an_edited_header_is_a_new_build(scale_source: Path, private_cache: Path
     assert (scaled(scale_module(scale_source), x) == 4).all()
     assert (scaled(scale_module(scale_source, 2.5), x) == 6).all()
     assert len(list(private_cache.glob("scale-run-*.so"))) == 3
+
+
+def test_steady_sources_are_not_looked_at_until_the_end(
+    scale_source: Path, private_cache: Path
+) -> None:
+    x = np.ones(10, np.float32)
+    header = scale_source.with_name("scale.cuh")
+    long_ago = time.time() - 60
+    for path in scale_source.parent.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    with steady_sources():
+        assert (scaled(scale_module(scale_source), x) == 3).all()
+        header.write_text(HEADER.replace("* FACTOR", "* FACTOR + 1"))
+        assert (scaled(scale_module(scale_source), x) == 3).all()
+    assert (scaled(scale_module(scale_source), x) == 4).all()
 
 
 def test_a_cached_library_is_not_compiled_again(
