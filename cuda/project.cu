@@ -21,6 +21,9 @@
 // after that. A lane reads back its own loads only, so the walk has no barriers. x lies in shared
 // memory, if it fits, in the order in which lanes read it.
 //
+// Loops are not unrolled where it would only lengthen the code: a step runs through it once a layer, and
+// what has fallen out of the caches since is read anew.
+//
 // Rows and elements past the end are zeros, which change no sum. An id outside the ring writes nothing.
 //
 // Build constants: KIND (0, 1 or 2: which of the three is built), ROWS (1..8), WIDTH (D), DENSE_PARTS, MAIN_STEPS, MAIN_PARTS, INDEX_STEPS, INDEX_PARTS,
@@ -99,8 +102,9 @@ struct Share {
     int first, count;
 };
 __device__ __forceinline__ Share share_of(int rows) {
-    const int first = (int)((i64)rows * blockIdx.x / gridDim.x);
-    return {first, (int)((i64)rows * (blockIdx.x + 1) / gridDim.x) - first};
+    // Fewer than 2^24 rows: a division of 64 bits would take longer than the first loads.
+    const u32 first = (u32)rows * blockIdx.x / gridDim.x;
+    return {(int)first, (int)((u32)rows * (blockIdx.x + 1) / gridDim.x - first)};
 }
 
 // Tasks are dealt to warps in turn: task i of this warp.
@@ -245,9 +249,11 @@ template <int Steps, int Parts, class Walk>
 __device__ __forceinline__ void sum_island(const Island<Steps, Parts>& island, Walk& beats,
                                            const Inputs& x, float* partial) {
     const int tasks = island.tasks();
+#pragma unroll 1
     for (int i = 0; i < tasks; ++i) {
         const int task = task_of_warp(i);
         float sum[WARP_ROWS][ROWS] = {};
+#pragma unroll 1
         for (int beat = 0; beat < Steps; ++beat) {
             uint4 loads[SLOTS];
             beats.take(loads);
@@ -296,11 +302,13 @@ template <class Walk>
 __device__ __forceinline__ void sum_dense(const Dense& dense, Walk& beats, const Inputs& x,
                                           const float* scales, float* partial) {
     const int lane = threadIdx.x % 32, tasks = dense.tasks();
+#pragma unroll 1
     for (int i = 0; i < tasks; ++i) {
         const int task = task_of_warp(i);
         // A row that is not there has the scales of one that is.
         const int row = min(task / DENSE_PARTS * TILE + lane / 4, dense.share.count - 1);
         float total[2] = {};
+#pragma unroll 1
         for (int beat = 0; beat < Dense::BEATS; ++beat) {
             uint4 loads[SLOTS];
             beats.take(loads);
@@ -333,9 +341,11 @@ template <class Walk>
 __device__ __forceinline__ void sum_heads(const Heads& heads, Walk& beats, const Inputs& x,
                                           float* partial) {
     const int tasks = heads.tasks();
+#pragma unroll 1
     for (int i = 0; i < tasks; ++i) {
         const int task = task_of_warp(i);
         float total[2] = {}, sum[4] = {};
+#pragma unroll 1
         for (int beat = 0; beat < Heads::BEATS; ++beat) {
             uint4 loads[SLOTS];
             beats.take(loads);
@@ -375,9 +385,10 @@ __device__ __forceinline__ void write_rings(const Island<Steps, Parts>& island,
                                             const float* partial, const i32* raw_rows, int ring,
                                             float* kv, float* score) {
     const int count = island.share.count;
+#pragma unroll 1
     for (int i = threadIdx.x; i < count * ROWS; i += THREADS) {
-        const int row = island.share.first + i % count, m = i / count, id = raw_rows[m];
-        const float value = to_f32(folded_parts<Parts>(partial + (i % count * ROWS + m) * Parts));
+        const int row = island.share.first + i / ROWS, id = raw_rows[i % ROWS];
+        const float value = to_f32(folded_parts<Parts>(partial + i * Parts));
         if (id < 0 || id >= ring) continue;
         if (row < island.rows)
             kv[(i64)id * island.rows + row] = value;
@@ -408,6 +419,7 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
                    (uint4*)shared + warp * (RING * SLOTS * 32) + lane,
                    0,
                    0};
+#pragma unroll 1
     for (int i = 0; i < RING; ++i) beats.fetch();
     const Share dense = beats.dense.share;
     float* const scales = shared + SCALES_AT;
@@ -427,10 +439,10 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
     if constexpr (KIND == INDEXED) sum_heads(beats.heads, beats, rows, shared + HEADS_AT);
     __syncthreads();
 
+#pragma unroll 1
     for (int i = threadIdx.x; i < dense.count * ROWS; i += THREADS) {
-        const int row = dense.first + i % dense.count, m = i / dense.count;
-        const float value = in_order(shared + DENSE_AT +
-                                     (i % dense.count * ROWS + m) * DENSE_PARTS);
+        const int row = dense.first + i / ROWS, m = i % ROWS;
+        const float value = in_order(shared + DENSE_AT + i * DENSE_PARTS);
         if (row < Q)
             latent[(i64)m * Q + row] = value;
         else
@@ -442,10 +454,10 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
         write_rings<INDEX_PARTS>(beats.index, shared + INDEX_AT, raw_rows, S, index.kv,
                                  index.score);
         const Share some = beats.heads.share;
+#pragma unroll 1
         for (int i = threadIdx.x; i < some.count * ROWS; i += THREADS) {
-            const int row = some.first + i % some.count, m = i / some.count;
-            heads[(i64)m * H + row] = in_order(shared + HEADS_AT +
-                                               (i % some.count * ROWS + m) * DENSE_PARTS);
+            const int row = some.first + i / ROWS, m = i % ROWS;
+            heads[(i64)m * H + row] = in_order(shared + HEADS_AT + i * DENSE_PARTS);
         }
     }
 }

@@ -114,15 +114,16 @@ struct Inputs {
     const bf16* x;
     int K, group_rows;  // as in gemv below
     i64 stride;
-    __device__ __forceinline__ const bf16* row_at(int m, int w_row) const {
-        return x + m * stride + (Grouped ? (i64)(w_row / group_rows) * K : 0);
+    // What rows of w from `row` on take of the first row.
+    __device__ __forceinline__ const bf16* columns_of(int row) const {
+        return Grouped ? x + (i64)(row / group_rows) * K : x;
     }
 };
 
-// What a part takes of x, for a set of rows of w that begins at `row`, to where lanes read it.
+// What a part takes of x, from the columns at `x` on, to where lanes read it.
 template <bool Grouped, class Weights>
-__device__ __forceinline__ void stage_x(const Inputs<Grouped>& in, const Room<Weights>& room, int row,
-                                        int part) {
+__device__ __forceinline__ void stage_x(const Inputs<Grouped>& in, const Room<Weights>& room,
+                                        const bf16* x, int part) {
     constexpr int PIECES = X_CHUNKS * 2 * X_LANES, BATCH = 4;
 #pragma unroll 1
     for (int first = threadIdx.x % 32; first < PIECES; first += 32 * BATCH) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ void stage_x(const Inputs<Grouped>& in, const Room<We
             const int i = first + 32 * b, m = i / 8 % ROWS, chunk = i / (8 * ROWS);
             const int k = part * GROUP + chunk / 2 * (GROUP * PARTS) + chunk % 2 * CHUNK + i % 8 * 8;
             held[b] = make_uint4(0, 0, 0, 0);
-            if (i < PIECES && k < in.K) held[b] = load16(in.row_at(m, row) + k);
+            if (i < PIECES && k < in.K) held[b] = load16(x + m * in.stride + k);
         }
 #pragma unroll
         for (int b = 0; b < BATCH; ++b) {
@@ -152,13 +153,15 @@ struct Walk {
     const Inputs<Grouped>& in;
     const Room<Weights>& room;
     int part, groups, left;  // groups of the part in a pass; still to be copied
-    int pass, row, k;        // row: first of the set; k: this lane's first in the group's first chunk
+    int pass, k;             // k: this lane's first element in the group's first chunk
+    const bf16* x;           // the columns that the pass takes
     const typename Weights::Element* from;  // this lane's, there
     int apart[TILES];                       // from there to its rows of the tiles
 
     __device__ __forceinline__ void start_pass(int number) {
         pass = number;
-        row = deal.row_of(pass);
+        const int row = deal.row_of(pass);
+        x = in.columns_of(row);
         k = part * GROUP + (int)threadIdx.x % 4 * LANE_ELEMENTS;
         const int first = row + (int)threadIdx.x % 32 / 4;
         from = weights.row_at(first, in.K) + k;
@@ -175,7 +178,7 @@ struct Walk {
     __device__ __forceinline__ void fetch_x(int slot, bool second) const {
         const int lane = threadIdx.x % 32, at = k + (second ? CHUNK : 0);
         if (X_CHUNKS || lane >= X_LANES) return;
-        const bf16* const own = in.row_at(lane / 4, row) + at;
+        const bf16* const own = x + lane / 4 * in.stride + at;
         const bool there = !TAIL || at < in.K;
         cp_async16_or_zero(room.x_place(slot, 0, lane), own, there);
         cp_async16_or_zero(room.x_place(slot, 1, lane), own + 8, there);
@@ -258,7 +261,7 @@ __device__ __forceinline__ void sum_passes(const Weights& weights, const Deal& d
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
     wait_for_previous();
     if (X_CHUNKS) {
-        if (passes > 0) stage_x(in, room, deal.row_of(0), part);
+        if (passes > 0) stage_x(in, room, walk_x.x, part);
     } else {
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) {
