@@ -56,7 +56,8 @@ constexpr int MAIN_AT = HEADS_AT + HEAD_ROWS * ROWS * DENSE_PARTS;
 constexpr int INDEX_AT = MAIN_AT + MAIN_ROWS * ROWS * MAIN_PARTS;
 
 static_assert(ROWS >= 1 && ROWS <= 8, "verify at most 8 rows at once; split the call");
-static_assert(SLOTS == 2 || SLOTS == 4, "a beat is whole groups of FP8, and they whole beats of bf16");
+static_assert(SLOTS == 2 || SLOTS == 4,
+              "a beat is whole groups of FP8, and they whole beats of bf16");
 static_assert(WIDTH % 16 == 0, "a lane takes 16 consecutive elements of a row");
 static_assert(MAIN_PARTS <= 32 && INDEX_PARTS <= 32, "one thread folds the parts of a sum");
 

@@ -60,7 +60,7 @@ GROUPED = (
 # Warps that fill the 132 multiprocessors of an H200, or nearly, at 16 on each.
 CARD_WARPS = 128 * 16
 
-# Shared memory of 16 warps: any card has it, and on Hopper a block of the next kernel finds as much.
+# Shared memory of 16 warps: any card has it, and on Hopper the next kernel finds as much.
 _ROOM_BYTES = 99 * 1024
 _ENOUGH_BYTES = 96  # on their way for each thread: 48 KiB for each multiprocessor
 _MOST_DEPTH = 6
@@ -78,9 +78,7 @@ def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
     found = []
     for tiles in (2, 4, 1) if element == 1 else (2, 1):
         passes = max(1, -(-s.N // (8 * tiles * sets * blocks)))
-        if tiles > 1 and (
-            whole % (8 * tiles) or -(-s.N // (8 * tiles * sets)) * 4 < blocks * 3
-        ):
+        if tiles > 1 and (whole % (8 * tiles) or -(-s.N // (8 * tiles * sets)) * 4 < blocks * 3):
             continue
         found.append(dict(PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes))
     return roomiest(s, found, element)
@@ -125,7 +123,7 @@ def with_room(
 
     depth: that one instead.
     """
-    chunks = 2 * -(-(-(-s.K // 128)) // deal["PARTS"])
+    chunks = _chunks(s, deal)
     one_group = deal["PASSES"] * 8 * deal["TILES"] * deal["SETS"]
     if staged and int(s.get("group", one_group)) % one_group:
         return None
@@ -150,8 +148,13 @@ def with_room(
 
 def _walk_bytes(s: Shape, c: Mapping[str, int], element: int) -> int:
     """What a thread has to read in all."""
-    chunks = 2 * -(-(-(-s.K // 128)) // c["PARTS"])
-    return chunks * c["PASSES"] * c["TILES"] * 16 * element
+    return _chunks(s, c) * c["PASSES"] * c["TILES"] * 16 * element
+
+
+def _chunks(s: Shape, c: Mapping[str, int]) -> int:
+    """Chunks of 64 of the longest part."""
+    groups = -(-int(s.K) // 128)
+    return 2 * -(-groups // c["PARTS"])
 
 
 def sums_bytes(c: Mapping[str, int]) -> int:

@@ -25,7 +25,7 @@ from dsv4.spec import (
 
 _CARD_BLOCKS = 132  # multiprocessors of an H200: one block on each
 _THREADS = 512
-# For one or two rows a block of the next kernel finds as much; for more, only small ones fit beside it.
+# For one or two rows the next kernel finds as much; for more, only small blocks fit beside it.
 _SHARED_BYTES, _MOST_SHARED_BYTES = 99 * 1024, 208 * 1024
 _RINGS = (5, 4, 3, 2)  # beats of a warp on their way, the most first
 _SLOT_BYTES = _THREADS * 16

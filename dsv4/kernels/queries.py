@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, roomiest, room_bytes
+from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, room_bytes, roomiest
 from dsv4.spec import (
     BF16,
     E4M3,
