@@ -63,17 +63,20 @@ struct Table {
     int R, P;
 };
 
-// A pair of neighbouring lanes turned by its angle; NaN at a position outside the table.
-__device__ __forceinline__ void turn(const Table& table, int position, int pair, const float* from,
-                                     float* to) {
-    if (position < 0 || position >= table.P) {
-        to[0] = to[1] = NAN_F32;
-        return;
-    }
+// What a pair of neighbouring lanes is turned by; NaN at a position outside the table.
+struct Angle {
+    float c, s;
+};
+__device__ __forceinline__ Angle angle_of(const Table& table, int position, int pair) {
+    if (position < 0 || position >= table.P || pair >= table.R / 2) return {NAN_F32, NAN_F32};
     const float* const angle = table.angles + (i64)position * table.R + 2 * pair;
-    const float c = angle[0], s = angle[1], a = from[0], b = from[1];
-    to[0] = a * c - b * s;
-    to[1] = a * s + b * c;
+    return {angle[0], angle[1]};
+}
+__device__ __forceinline__ void turn(const Angle& angle, const float* from, float* to) {
+    const float a = from[0], b = from[1];
+    const bool known = angle.c == angle.c;
+    to[0] = known ? a * angle.c - b * angle.s : NAN_F32;
+    to[1] = known ? a * angle.s + b * angle.c : NAN_F32;
 }
 
 __device__ __forceinline__ float finite_magnitude(float x) {
@@ -87,21 +90,24 @@ __device__ __forceinline__ float through_fp8(float x, int k) {
     return e4m3_to_f32(f32_to_e4m3(x * exp2_of(-k))) * scale;
 }
 
-// The row of keys in shared memory, written to its place.
+// The pair that a thread turns first: the last threads begin, whose warps have no group.
+__device__ __forceinline__ int first_pair() { return THREADS - 1 - (int)threadIdx.x; }
+
+// The row of keys in shared memory, written to its place. first: what first_pair() is turned by.
 __device__ __forceinline__ void write_keys(const float* row, const Table& table, int position,
-                                           float* to) {
+                                           const Angle& first, float* to) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, plain = WIDTH - table.R;
     for (int group = warp; group < plain / GROUP; group += WARPS) {
         const int at = group * GROUP + lane;
-        const float first = row[at], second = row[at + 32];
-        const float amax = fmaxf(fmaxf(1e-4f, finite_magnitude(first)), finite_magnitude(second));
+        const float one = row[at], other = row[at + 32];
+        const float amax = fmaxf(fmaxf(1e-4f, finite_magnitude(one)), finite_magnitude(other));
         const int k = scale_exponent(warp_max(amax), MANTISSA_OF_448) - 8;
-        to[at] = through_fp8(first, k);
-        to[at + 32] = through_fp8(second, k);
+        to[at] = through_fp8(one, k);
+        to[at + 32] = through_fp8(other, k);
     }
-    // The last threads, whose warps have no group.
-    for (int pair = THREADS - 1 - threadIdx.x; pair < table.R / 2; pair += THREADS)
-        turn(table, position, pair, row + plain + 2 * pair, to + plain + 2 * pair);
+    for (int pair = first_pair(); pair < table.R / 2; pair += THREADS)
+        turn(pair < THREADS ? first : angle_of(table, position, pair), row + plain + 2 * pair,
+             to + plain + 2 * pair);
 }
 
 // The row of an indexer's key in shared memory, written to its place.
@@ -111,7 +117,7 @@ __device__ __forceinline__ void write_index(float* row, const Table& table, int 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int pair = threadIdx.x; pair < table.R / 2; pair += THREADS) {
         float* const at = row + INDEX_WIDTH - table.R + 2 * pair;
-        turn(table, position, pair, at, at);
+        turn(angle_of(table, position, pair), at, at);
     }
     __syncthreads();
     if (warp == 0) {
@@ -192,12 +198,14 @@ __device__ __forceinline__ void finish(const float* latent, const float* q_gain,
         wait_for_previous();
         const int place = places.ring_rows[t], position = places.positions[t];
         x.load(kv + (i64)t * WIDTH);
+        const Angle angle = angle_of(table, position, first_pair());  // on its way meanwhile
         norm(x, gain, eps);
 #pragma unroll
         for (int i = 0; i < x.PER; ++i)
             if (x.at(i) < WIDTH) row[x.at(i)] = x.v[i];
         __syncthreads();
-        if (place >= 0 && place < ring) write_keys(row, table, position, kvc + (i64)place * WIDTH);
+        if (place >= 0 && place < ring)
+            write_keys(row, table, position, angle, kvc + (i64)place * WIDTH);
     } else if (blockIdx.y == BLOCKS_TASK) {
         if constexpr (KIND >= BLOCKS) {
             Lanes<WIDTH> gain;
@@ -205,8 +213,10 @@ __device__ __forceinline__ void finish(const float* latent, const float* q_gain,
             wait_for_previous();
             const int position = places.positions[t], place = places.index_rows[t];
             if (!ends_block(position, main.C) || place < 0 || place >= N - ring) return;
+            const int turned_by = places.firsts[t];
+            const Angle angle = angle_of(table, turned_by, first_pair());
             pool_row<WIDTH, MAIN_PARTS, KIND == INDEXED>(main, position, gain, eps, row);
-            write_keys(row, table, places.firsts[t], kvc + (i64)(ring + place) * WIDTH);
+            write_keys(row, table, turned_by, angle, kvc + (i64)(ring + place) * WIDTH);
         }
     } else if constexpr (KIND == INDEXED) {
         Lanes<INDEX_WIDTH> gain;

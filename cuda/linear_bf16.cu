@@ -16,15 +16,16 @@ struct Bf16Weights {
     int rows;
 
     static constexpr bool SCALED = false;
-    static constexpr int DEPTH = TILES == 4 ? 2 : TILES == 2 ? 3 : 4;
     struct Raw {
         uint4 half[2];
     };
 
-    // The two loads of a lane share a 32-byte sector, so they go through L1, which then serves the
+    // The two copies of a lane share a 32-byte sector, so they go through L1, which then serves the
     // second.
-    static __device__ __forceinline__ Raw load(const bf16* from) {
-        return {{load16(from), load16(from + 8)}};
+    template <int Apart>
+    static __device__ __forceinline__ void copy(uint4* to, const bf16* from, bool there) {
+        cp_async16_cached_or_zero(to, from, there);
+        cp_async16_cached_or_zero(to + Apart, from + 8, there);
     }
     static __device__ __forceinline__ void decode(const Raw& raw, int j, u32& low, u32& high) {
         const uint4 half = raw.half[j / 2];
@@ -34,17 +35,19 @@ struct Bf16Weights {
     __device__ __forceinline__ const bf16* row_at(int row, int K) const {
         return elements + (i64)min(row, rows - 1) * K;
     }
-    __device__ __forceinline__ const float* scale_of(int, int) const { return nullptr; }
-    __device__ __forceinline__ float read_scale(const float*, int) const { return 1.0f; }
+    __device__ __forceinline__ int rows_down(int row, int n) const {
+        return min(n, max(0, rows - 1 - row));
+    }
+    __device__ __forceinline__ float scale_at(int, int) const { return 1.0f; }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     linear_bf16(const bf16* __restrict__ w, const bf16* x, float* __restrict__ y, int N, int K,
                 i64 x_stride, i64 y_stride) {
     gemv<false>(Bf16Weights{w, N}, x, y, N, K, N, x_stride, y_stride);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     linear_bf16_grouped(const bf16* __restrict__ w, const bf16* x, float* __restrict__ y, int N,
                         int K, int group, i64 x_stride, i64 y_stride) {
     gemv<true>(Bf16Weights{w, N}, x, y, N, K, group, x_stride, y_stride);

@@ -17,13 +17,13 @@
 // a group is finite before it is scaled. A NaN code makes its row NaN.
 #include "common/fp8_weights.cuh"
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     linear_fp8(const u8* __restrict__ codes, const float* __restrict__ scales, const bf16* x,
                float* __restrict__ y, int N, int K, i64 x_stride, i64 y_stride) {
     gemv<false>(Fp8Weights{codes, scales, N, (K + 127) / 128}, x, y, N, K, N, x_stride, y_stride);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     linear_fp8_grouped(const u8* __restrict__ codes, const float* __restrict__ scales,
                        const bf16* x, float* __restrict__ y, int N, int K, int group, i64 x_stride,
                        i64 y_stride) {
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
                y_stride);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     linear_fp8_grouped_bf16(const u8* __restrict__ codes, const float* __restrict__ scales,
                             const bf16* x, bf16* __restrict__ y, int N, int K, int group,
                             i64 x_stride, i64 y_stride) {

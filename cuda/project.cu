@@ -16,16 +16,18 @@
 // it, and beside what.
 //
 // A block has an even share of the rows of every matrix, so all end together. What a warp reads is a
-// sequence of beats through all of them: SLOTS loads of 16 bytes a lane, which land in the warp's ring
+// sequence of beats through all of them: WARP_ROWS loads of 16 bytes a lane, which land in its ring
 // in shared memory. RING beats are on their way before the first value of x is touched, and as many
 // after that. A lane reads back its own loads only, so the walk has no barriers. x lies in shared
 // memory, if it fits, in the order in which lanes read it.
 //
+// Loops are not unrolled where it would only lengthen the code: a step runs through it once a layer, and
+// what has fallen out of the caches since is read anew.
+//
 // Rows and elements past the end are zeros, which change no sum. An id outside the ring writes nothing.
 //
 // Build constants: KIND (0, 1 or 2: which of the three is built), ROWS (1..8), WIDTH (D), DENSE_PARTS, MAIN_STEPS, MAIN_PARTS, INDEX_STEPS, INDEX_PARTS,
-// the most rows of a block of every kind (DENSE_ROWS, HEAD_ROWS, MAIN_ROWS, INDEX_ROWS), RING, STAGED.
-#define WARP_ROWS 4
+// the most rows of a block of every kind (DENSE_ROWS, HEAD_ROWS, MAIN_ROWS, INDEX_ROWS), RING, STAGED, WARP_ROWS (2 or 4: of an island, in a beat).
 #define BATCH 1
 #include "common/dots.cuh"
 #include "common/mma.cuh"
@@ -36,6 +38,8 @@ enum { WINDOW, BLOCKS, INDEXED };
 constexpr int WARPS = 16;
 constexpr int THREADS = 32 * WARPS;
 constexpr int SLOTS = WARP_ROWS;
+// On an SM: one or two rows of x need half of its registers, and the next kernel finds the other half.
+constexpr int MIN_BLOCKS = ROWS <= 2 ? 2 : 1;
 constexpr int STEPS = (WIDTH + STEP - 1) / STEP;
 constexpr int GROUP = 128;  // elements of a dense row that share a scale
 constexpr int CHUNK = 64;   // elements that a lane quarter's 16 lie in
@@ -52,6 +56,8 @@ constexpr int MAIN_AT = HEADS_AT + HEAD_ROWS * ROWS * DENSE_PARTS;
 constexpr int INDEX_AT = MAIN_AT + MAIN_ROWS * ROWS * MAIN_PARTS;
 
 static_assert(ROWS >= 1 && ROWS <= 8, "verify at most 8 rows at once; split the call");
+static_assert(SLOTS == 2 || SLOTS == 4,
+              "a beat is whole groups of FP8, and they whole beats of bf16");
 static_assert(WIDTH % 16 == 0, "a lane takes 16 consecutive elements of a row");
 static_assert(MAIN_PARTS <= 32 && INDEX_PARTS <= 32, "one thread folds the parts of a sum");
 
@@ -97,8 +103,9 @@ struct Share {
     int first, count;
 };
 __device__ __forceinline__ Share share_of(int rows) {
-    const int first = (int)((i64)rows * blockIdx.x / gridDim.x);
-    return {first, (int)((i64)rows * (blockIdx.x + 1) / gridDim.x) - first};
+    // Fewer than 2^24 rows: a division of 64 bits would take longer than the first loads.
+    const u32 first = (u32)rows * blockIdx.x / gridDim.x;
+    return {(int)first, (int)((u32)rows * (blockIdx.x + 1) / gridDim.x - first)};
 }
 
 // Tasks are dealt to warps in turn: task i of this warp.
@@ -135,13 +142,15 @@ struct Island {
     }
 };
 
-// The FP8 matrices, one under the other. A task is a part of TILE rows, and a beat two of its groups.
+// The FP8 matrices, one under the other. A task is a part of TILE rows, and a beat OF_BEAT of
+// its groups.
 struct Dense {
     const u8 *upper, *lower;
     int rows;  // of the upper one
     Share share;
 
-    static constexpr int BEATS = ((GROUPS + DENSE_PARTS - 1) / DENSE_PARTS + 1) / 2;
+    static constexpr int OF_BEAT = SLOTS / 2;
+    static constexpr int BEATS = ((GROUPS + DENSE_PARTS - 1) / DENSE_PARTS + OF_BEAT - 1) / OF_BEAT;
     __device__ __forceinline__ int tasks() const {
         return tasks_of_warp((share.count + TILE - 1) / TILE * DENSE_PARTS);
     }
@@ -151,7 +160,7 @@ struct Dense {
         const u8* from = row < rows ? upper + (i64)row * WIDTH : lower + (i64)(row - rows) * WIDTH;
 #pragma unroll
         for (int slot = 0; slot < SLOTS; ++slot) {
-            const int group = task % DENSE_PARTS + (2 * beat + slot / 2) * DENSE_PARTS;
+            const int group = task % DENSE_PARTS + (OF_BEAT * beat + slot / 2) * DENSE_PARTS;
             const int k = group * GROUP + slot % 2 * CHUNK + lane % 4 * 16;
             const bool there = at < share.count && k < WIDTH;
             cp_async16_or_zero(to + 32 * slot, there ? from + k : upper, there);
@@ -159,21 +168,30 @@ struct Dense {
     }
 };
 
-// The bf16 matrix; a beat is one group of a part.
+// The bf16 matrix; a group of a part is OF_GROUP beats.
 struct Heads {
     const bf16* elements;
     Share share;
 
-    static constexpr int BEATS = (GROUPS + DENSE_PARTS - 1) / DENSE_PARTS;
+    static constexpr int OF_GROUP = 4 / SLOTS;
+    static constexpr int BEATS = (GROUPS + DENSE_PARTS - 1) / DENSE_PARTS * OF_GROUP;
+    static __device__ __forceinline__ int group_of(int task, int beat) {
+        return task % DENSE_PARTS + beat / OF_GROUP * DENSE_PARTS;
+    }
+    // This lane's element of a load.
+    static __device__ __forceinline__ int element(int group, int beat, int slot) {
+        const int piece = beat % OF_GROUP * SLOTS + slot;
+        return group * GROUP + piece / 2 * CHUNK + (int)threadIdx.x % 4 * 16 + piece % 2 * 8;
+    }
     __device__ __forceinline__ int tasks() const {
         return tasks_of_warp((share.count + TILE - 1) / TILE * DENSE_PARTS);
     }
     __device__ __forceinline__ void fetch(uint4* to, int task, int beat) const {
         const int lane = threadIdx.x % 32, at = task / DENSE_PARTS * TILE + lane / 4;
-        const int group = task % DENSE_PARTS + beat * DENSE_PARTS;
+        const int group = group_of(task, beat);
 #pragma unroll
         for (int slot = 0; slot < SLOTS; ++slot) {
-            const int k = group * GROUP + slot / 2 * CHUNK + lane % 4 * 16 + slot % 2 * 8;
+            const int k = element(group, beat, slot);
             const bool there = at < share.count && k < WIDTH;
             cp_async16_or_zero(to + 32 * slot,
                                there ? elements + (i64)(share.first + at) * WIDTH + k : elements,
@@ -232,9 +250,11 @@ template <int Steps, int Parts, class Walk>
 __device__ __forceinline__ void sum_island(const Island<Steps, Parts>& island, Walk& beats,
                                            const Inputs& x, float* partial) {
     const int tasks = island.tasks();
+#pragma unroll 1
     for (int i = 0; i < tasks; ++i) {
         const int task = task_of_warp(i);
         float sum[WARP_ROWS][ROWS] = {};
+#pragma unroll 1
         for (int beat = 0; beat < Steps; ++beat) {
             uint4 loads[SLOTS];
             beats.take(loads);
@@ -283,17 +303,19 @@ template <class Walk>
 __device__ __forceinline__ void sum_dense(const Dense& dense, Walk& beats, const Inputs& x,
                                           const float* scales, float* partial) {
     const int lane = threadIdx.x % 32, tasks = dense.tasks();
+#pragma unroll 1
     for (int i = 0; i < tasks; ++i) {
         const int task = task_of_warp(i);
         // A row that is not there has the scales of one that is.
         const int row = min(task / DENSE_PARTS * TILE + lane / 4, dense.share.count - 1);
         float total[2] = {};
+#pragma unroll 1
         for (int beat = 0; beat < Dense::BEATS; ++beat) {
             uint4 loads[SLOTS];
             beats.take(loads);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int group = task % DENSE_PARTS + (2 * beat + half) * DENSE_PARTS;
+            for (int half = 0; half < Dense::OF_BEAT; ++half) {
+                const int group = task % DENSE_PARTS + (Dense::OF_BEAT * beat + half) * DENSE_PARTS;
                 if (group >= GROUPS) break;
                 float sum[4] = {};
 #pragma unroll
@@ -319,26 +341,30 @@ __device__ __forceinline__ void sum_dense(const Dense& dense, Walk& beats, const
 template <class Walk>
 __device__ __forceinline__ void sum_heads(const Heads& heads, Walk& beats, const Inputs& x,
                                           float* partial) {
-    const int lane = threadIdx.x % 32, tasks = heads.tasks();
+    const int tasks = heads.tasks();
+#pragma unroll 1
     for (int i = 0; i < tasks; ++i) {
         const int task = task_of_warp(i);
-        float total[2] = {};
+        float total[2] = {}, sum[4] = {};
+#pragma unroll 1
         for (int beat = 0; beat < Heads::BEATS; ++beat) {
             uint4 loads[SLOTS];
             beats.take(loads);
-            const int group = task % DENSE_PARTS + beat * DENSE_PARTS;
-            float sum[4] = {};
+            const int group = Heads::group_of(task, beat);
 #pragma unroll
             for (int slot = 0; slot < SLOTS; ++slot) {
                 if (group >= GROUPS) break;
                 const uint4 raw = loads[slot];
-                const int k = group * GROUP + slot / 2 * CHUNK + lane % 4 * 16 + slot % 2 * 8;
+                const int k = Heads::element(group, beat, slot);
                 multiply(raw.x, raw.y, x, k, sum);
                 multiply(raw.z, raw.w, x, k + 4, sum);
             }
             beats.fetch();
+            if ((beat + 1) % Heads::OF_GROUP) continue;
             total[0] += sum[0];
             total[1] += sum[1];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[i] = 0.0f;
         }
         keep_part(total, task, heads.share.count, partial);
     }
@@ -360,9 +386,10 @@ __device__ __forceinline__ void write_rings(const Island<Steps, Parts>& island,
                                             const float* partial, const i32* raw_rows, int ring,
                                             float* kv, float* score) {
     const int count = island.share.count;
+#pragma unroll 1
     for (int i = threadIdx.x; i < count * ROWS; i += THREADS) {
-        const int row = island.share.first + i % count, m = i / count, id = raw_rows[m];
-        const float value = to_f32(folded_parts<Parts>(partial + (i % count * ROWS + m) * Parts));
+        const int row = island.share.first + i / ROWS, id = raw_rows[i % ROWS];
+        const float value = to_f32(folded_parts<Parts>(partial + i * Parts));
         if (id < 0 || id >= ring) continue;
         if (row < island.rows)
             kv[(i64)id * island.rows + row] = value;
@@ -393,6 +420,7 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
                    (uint4*)shared + warp * (RING * SLOTS * 32) + lane,
                    0,
                    0};
+#pragma unroll 1
     for (int i = 0; i < RING; ++i) beats.fetch();
     const Share dense = beats.dense.share;
     float* const scales = shared + SCALES_AT;
@@ -412,10 +440,10 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
     if constexpr (KIND == INDEXED) sum_heads(beats.heads, beats, rows, shared + HEADS_AT);
     __syncthreads();
 
+#pragma unroll 1
     for (int i = threadIdx.x; i < dense.count * ROWS; i += THREADS) {
-        const int row = dense.first + i % dense.count, m = i / dense.count;
-        const float value = in_order(shared + DENSE_AT +
-                                     (i % dense.count * ROWS + m) * DENSE_PARTS);
+        const int row = dense.first + i / ROWS, m = i % ROWS;
+        const float value = in_order(shared + DENSE_AT + i * DENSE_PARTS);
         if (row < Q)
             latent[(i64)m * Q + row] = value;
         else
@@ -427,17 +455,17 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
         write_rings<INDEX_PARTS>(beats.index, shared + INDEX_AT, raw_rows, S, index.kv,
                                  index.score);
         const Share some = beats.heads.share;
+#pragma unroll 1
         for (int i = threadIdx.x; i < some.count * ROWS; i += THREADS) {
-            const int row = some.first + i % some.count, m = i / some.count;
-            heads[(i64)m * H + row] = in_order(shared + HEADS_AT +
-                                               (i % some.count * ROWS + m) * DENSE_PARTS);
+            const int row = some.first + i / ROWS, m = i % ROWS;
+            heads[(i64)m * H + row] = in_order(shared + HEADS_AT + i * DENSE_PARTS);
         }
     }
 }
 
 #if KIND == 0
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     project_window(const float* x, const u8* q_codes, const float* q_scales, const u8* kv_codes,
                    const float* kv_scales, float* latent, float* kv, int Q, int K) {
     project(x, q_codes, q_scales, kv_codes, kv_scales, latent, kv, Q, K, {}, {}, nullptr, 0,
@@ -446,7 +474,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #elif KIND == 1
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     project_blocks(const float* x, const u8* q_codes, const float* q_scales, const u8* kv_codes,
                    const float* kv_scales, const bf16* wkv, const bf16* wgate, const i32* raw_rows,
                    float* latent, float* kv, float* raw_kv, float* raw_score, int Q, int K, int S) {
@@ -456,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #elif KIND == 2
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     project_indexed(const float* x, const u8* q_codes, const float* q_scales, const u8* kv_codes,
                     const float* kv_scales, const bf16* wkv, const bf16* wgate,
                     const bf16* index_wkv, const bf16* index_wgate, const bf16* proj,

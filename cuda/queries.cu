@@ -8,7 +8,7 @@
 //   [H * D, K]    x bf16 [M, K]    table f32 [P, R]    positions i32 [M]    y f32 [M, N]
 //   index_q f32 [M, H, D]; K is at most 1024; M is ROWS and D is WIDTH, fixed at build time
 //
-// The order of the sums is that of common/gemv.cuh. Of a block's passes of 32 rows the first ones are
+// The order of the sums is that of common/gemv.cuh. Of a block's passes of 8 TILES rows the first ones are
 // one head of the indexer, while there are heads, and the others rows of w: so a head's sums meet in
 // the shared memory of one block, all blocks stream alike, and no block waits for another. A warp then
 // finishes the head for one row of x.
@@ -17,7 +17,7 @@
 
 constexpr int HEAD_PASSES = WIDTH / BLOCK_ROWS;
 
-static_assert(SETS == 1 && TILES == 4, "a pass is 32 rows, so that a head is whole passes");
+static_assert(SETS == 1 && !LATE, "rows of w are dealt in passes of one set");
 static_assert(WIDTH % BLOCK_ROWS == 0 && HEAD_PASSES <= PASSES, "a block has one head at most");
 
 // Rows 0 .. rows - 1 are those of w; the indexer's follow.
@@ -28,11 +28,11 @@ struct BothWeights : Fp8Weights {
     __device__ __forceinline__ const u8* row_at(int row, int K) const {
         return row < rows ? elements + (i64)row * K : index_elements + (i64)(row - rows) * K;
     }
-    __device__ __forceinline__ const float* scale_of(int row, int group) const {
-        return row < rows ? scales + (i64)(row >> 7) * columns + group
-                          : index_scales + (i64)(row - rows >> 7) * columns + group;
+    __device__ __forceinline__ int rows_down(int, int n) const { return n; }
+    __device__ __forceinline__ float scale_at(int row, int group) const {
+        return row < rows ? scales[(i64)(row >> 7) * columns + group]
+                          : index_scales[(i64)(row - rows >> 7) * columns + group];
     }
-    __device__ __forceinline__ float read_scale(const float* at, int) const { return *at; }
 };
 
 // A head of the indexer, then rows of w that no block before has.
@@ -45,7 +45,7 @@ struct HeadFirst {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, TAIL ? 1 : MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     queries_fp8(const u8* __restrict__ codes, const float* __restrict__ scales,
                 const u8* __restrict__ index_codes, const float* __restrict__ index_scales,
                 const bf16* x, const float* __restrict__ table, const i32* positions,
@@ -62,17 +62,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TAIL ? 1 : MIN_BLOCKS)
     const int passes = own + max(0, min(PASSES - own, N / BLOCK_ROWS - tile));
     let_next_start();
     const BothWeights weights{{codes, scales, N, (K + 127) / 128}, index_codes, index_scales};
-    sum_passes<false>(weights, deal, x, K, N, K, passes, partial);
+    sum_passes<false>(weights, deal, {x, K, N, K}, passes, partial);
     // On their way while the sums meet.
     const int first_m = threadIdx.x / 32;
     Angles<WIDTH> angles{};
     if (with_head && first_m < ROWS) angles.load(table, positions[first_m], R, P);
     __syncthreads();
 
-    for (int i = threadIdx.x; i < own * BLOCK_ROWS * ROWS; i += 32 * WARPS)
+    for (int i = threadIdx.x; i < own * BLOCK_ROWS * ROWS; i += GEMV_THREADS)
         heads[i / WIDTH][i % WIDTH] = sum_of_row(partial, i % WIDTH, i / WIDTH);
     const int count = (passes - own) * BLOCK_ROWS;
-    for (int i = threadIdx.x; i < count * ROWS; i += 32 * WARPS) {
+    for (int i = threadIdx.x; i < count * ROWS; i += GEMV_THREADS) {
         const int m = i / count, at = i % count;
         y[(i64)m * N + deal.first_row + at] = sum_of_row(partial, own * BLOCK_ROWS + at, m);
     }

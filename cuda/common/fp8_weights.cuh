@@ -11,10 +11,12 @@ struct Fp8Weights {
     int rows, columns;  // of elements; of scales
 
     static constexpr bool SCALED = true;
-    static constexpr int DEPTH = TILES == 4 ? 3 : 4;
     using Raw = uint4;
 
-    static __device__ __forceinline__ Raw load(const u8* from) { return load16_once(from); }
+    template <int Apart>
+    static __device__ __forceinline__ void copy(uint4* to, const u8* from, bool there) {
+        cp_async16_or_zero(to, from, there);
+    }
     static __device__ __forceinline__ void decode(Raw raw, int j, u32& low, u32& high) {
         const u32 word = j == 0 ? raw.x : j == 1 ? raw.y : j == 2 ? raw.z : raw.w;
         low = e4m3x2_to_bf16x2<0>(word);
@@ -23,12 +25,13 @@ struct Fp8Weights {
     __device__ __forceinline__ const u8* row_at(int row, int K) const {
         return elements + (i64)min(row, rows - 1) * K;
     }
-    // The rows of a set lie in one block of 128 x 128.
-    __device__ __forceinline__ const float* scale_of(int row, int group) const {
-        return scales + (i64)(row >> 7) * columns + group;
+    __device__ __forceinline__ int rows_down(int row, int n) const {
+        return min(n, max(0, rows - 1 - row));
     }
-    __device__ __forceinline__ float read_scale(const float* at, int row) const {
-        if (row % 128 == 0 && threadIdx.x % 32 == 0) PROBE("scale", at - scales, *at);
-        return *at;
+    // The rows of a set lie in one block of 128 x 128.
+    __device__ __forceinline__ float scale_at(int row, int group) const {
+        const i64 at = (i64)(row >> 7) * columns + group;
+        if (row % 128 == 0) PROBE("scale", at, scales[at]);
+        return scales[at];
     }
 };

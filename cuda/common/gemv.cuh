@@ -16,42 +16,20 @@
 // with the rows of x, or with how rows of w are dealt out.
 //
 // A warp has one part of one set of 8 * TILES rows of w and walks its chunks, pass after pass down the
-// rows, with DEPTH chunks of weights and x on their way. Weights are asked for before x: they do not
-// wait for the kernel before. Rows past N repeat the last one and are not stored; past K all is 0.
+// rows. Weights wait in shared memory, DEPTH chunks of them, in places that only the thread reads which
+// had them copied: registers hold sums and what is being multiplied, so that a block of the kernel
+// behind fits beside this one, and there is no barrier before the parts are added. The first DEPTH
+// chunks are on their way before the kernel before has ended. x is for a warp alone, too: what its part
+// takes lies in shared memory as a whole, or rides with the weights where that is too much. Rows past N
+// repeat the last one and are not stored; past K all is 0.
 //
-// Build constants: ROWS (1..8), PARTS, SETS (of rows in a block), TILES (1, 2 or 4), PASSES; TAIL, 1
-// if K is no multiple of 128.
+// Build constants: ROWS (1..8), PARTS, SETS (of rows in a block), TILES (1, 2 or 4), PASSES, DEPTH,
+// X_CHUNKS (of a part, if x waits as a whole; else 0), LATE (1 if the parts' sums take the room of the
+// weights, when they are used up); TAIL, 1 if K is no multiple of 128.
 #pragma once
 
-#include "common/convert.cuh"
-#include "common/copy.cuh"
-#include "common/mma.cuh"
+#include "common/gemv_room.cuh"
 #include "common/overlap.cuh"
-
-constexpr int GROUP = 128;
-constexpr int CHUNK = 64;
-constexpr int LANE_ELEMENTS = 16;
-constexpr int PRODUCTS = CHUNK / 16;
-constexpr int WARPS = PARTS * SETS;
-constexpr int SET_ROWS = 8 * TILES;
-constexpr int BLOCK_ROWS = SETS * SET_ROWS;  // of one pass
-constexpr int PAIRS = (TILES + 1) / 2;       // of eight rows each: what one product takes
-constexpr int MIN_BLOCKS = WARPS > 8 ? 1 : 16 / WARPS;  // on an SM; no build may spill
-
-static_assert(ROWS >= 1 && ROWS <= 8, "verify at most 8 rows at once; split the call");
-static_assert(WARPS <= 16, "sixteen warps of 128 registers fill an SM; lower SETS");
-static_assert(TILES == 1 || TILES % 2 == 0, "a product takes two tiles of eight rows");
-
-// What a lane holds of one chunk.
-template <class Weights>
-struct Chunk {
-    typename Weights::Raw w[TILES];
-    uint4 x[2];
-    float scale;  // of the group, loaded with its second chunk
-};
-
-// The sums of every part, until they are added.
-using Partial = float[PASSES][SETS][PARTS][SET_ROWS][ROWS];
 
 // Where a set's rows begin in each pass: block after block, down the rows.
 struct InOrder {
@@ -59,159 +37,189 @@ struct InOrder {
     __device__ __forceinline__ int row_of(int pass) const { return first_row + pass * BLOCK_ROWS; }
 };
 
-// The chunks that a warp loads: the two of a group, the groups of its part, then the next pass.
+// The rows of x, where a part begins in them.
+template <bool Grouped>
+struct Inputs {
+    const bf16* x;
+    int K, group_rows;  // as in gemv below
+    i64 stride;
+    // What rows of w from `row` on take of the first row.
+    __device__ __forceinline__ const bf16* columns_of(int row) const {
+        return Grouped ? x + (i64)(row / group_rows) * K : x;
+    }
+};
+
+// What a part takes of x, from the columns at `x` on, to where lanes read it.
+template <bool Grouped, class Weights>
+__device__ __forceinline__ void stage_x(const Inputs<Grouped>& in, const Room<Weights>& room,
+                                        const bf16* x, int part) {
+    constexpr int PIECES = X_CHUNKS * 2 * X_LANES, BATCH = 4;
+#pragma unroll 1
+    for (int first = threadIdx.x % 32; first < PIECES; first += 32 * BATCH) {
+        uint4 held[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            // In the order of memory: halves, quarters, rows, chunks.
+            const int i = first + 32 * b, m = i / 8 % ROWS, chunk = i / (8 * ROWS);
+            const int k = part * GROUP + chunk / 2 * (GROUP * PARTS) + chunk % 2 * CHUNK +
+                          i % 8 * 8;
+            held[b] = make_uint4(0, 0, 0, 0);
+            if (i < PIECES && k < in.K) held[b] = load16(x + m * in.stride + k);
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            const int i = first + 32 * b, m = i / 8 % ROWS, chunk = i / (8 * ROWS);
+            if (i < PIECES) store16(room.x_place(chunk, i % 2, 4 * m + i / 2 % 4), held[b]);
+        }
+    }
+    __syncwarp();
+}
+
+// The chunks that a warp has copied: the two of a group, the groups of its part, then the next pass.
 template <bool Grouped, class Weights, class Deal>
 struct Walk {
     const Weights& weights;
     const Deal& deal;
-    const bf16* x;        // where this lane's row starts
-    int K, group_rows;    // as in gemv below
-    int first_k, groups;  // of this lane; of this part
-    int pass, row, left;  // row: first of the set; left: groups in this pass
-    const typename Weights::Element* from[TILES];  // this lane's, in the group's first chunk
-    const bf16* from_x;
-    const float* scale;
+    const Inputs<Grouped>& in;
+    const Room<Weights>& room;
+    int part, groups, left;  // groups of the part in a pass; still to be copied
+    int pass, k;             // k: this lane's first element in the group's first chunk
+    const bf16* x;           // the columns that the pass takes
+    const typename Weights::Element* from;  // this lane's, there
+    int apart[TILES];                       // from there to its rows of the tiles
 
     __device__ __forceinline__ void start_pass(int number) {
         pass = number;
-        row = deal.row_of(pass);
-        left = groups;
+        const int row = deal.row_of(pass);
+        x = in.columns_of(row);
+        k = part * GROUP + (int)threadIdx.x % 4 * LANE_ELEMENTS;
+        const int first = row + (int)threadIdx.x % 32 / 4;
+        from = weights.row_at(first, in.K) + k;
 #pragma unroll
-        for (int t = 0; t < TILES; ++t) {
-            from[t] = weights.row_at(row + 8 * t + (int)threadIdx.x % 32 / 4, K) + first_k;
-        }
-        from_x = x + (Grouped ? (i64)(row / group_rows) * K : 0) + first_k;
-        scale = weights.scale_of(row, first_k / GROUP);
+        for (int t = 0; t < TILES; ++t) apart[t] = weights.rows_down(first, 8 * t) * in.K;
     }
-    __device__ __forceinline__ bool past_k(bool second) const {
-        return TAIL && first_k + (groups - left) * (GROUP * PARTS) + (second ? CHUNK : 0) >= K;
-    }
-    __device__ __forceinline__ void load_weights(Chunk<Weights>& chunk, int pair,
-                                                 bool second) const {
+    __device__ __forceinline__ void fetch_weights(int slot, bool second) const {
+        const bool there = !TAIL || k + (second ? CHUNK : 0) < in.K;
 #pragma unroll
-        for (int t = 2 * pair; t < 2 * pair + 2 && t < TILES; ++t)
-            chunk.w[t] = past_k(second) ? typename Weights::Raw{}
-                                        : Weights::load(from[t] + (second ? CHUNK : 0));
+        for (int t = 0; t < TILES; ++t)
+            Weights::template copy<GEMV_THREADS>(room.place(slot, t),
+                                                 from + apart[t] + (second ? CHUNK : 0), there);
     }
-    // A lane without a row of x keeps the zeros that it starts with.
-    __device__ __forceinline__ void load_x(Chunk<Weights>& chunk, bool second) const {
-        if (past_k(second)) {
-            chunk.x[0] = chunk.x[1] = make_uint4(0, 0, 0, 0);
-        } else if (threadIdx.x % 32 / 4 < ROWS) {
-            const bf16* at = from_x + (second ? CHUNK : 0);
-            chunk.x[0] = load16(at);
-            chunk.x[1] = load16(at + 8);
-        }
-    }
-    __device__ __forceinline__ void load_scale(Chunk<Weights>& chunk, bool second) const {
-        if (Weights::SCALED && second) chunk.scale = weights.read_scale(scale, row);
+    __device__ __forceinline__ void fetch_x(int slot, bool second) const {
+        const int lane = threadIdx.x % 32, at = k + (second ? CHUNK : 0);
+        if (X_CHUNKS || lane >= X_LANES) return;
+        const bf16* const own = x + lane / 4 * in.stride + at;
+        const bool there = !TAIL || at < in.K;
+        cp_async16_or_zero(room.x_place(slot, 0, lane), own, there);
+        cp_async16_or_zero(room.x_place(slot, 1, lane), own + 8, there);
     }
     __device__ __forceinline__ void advance(bool second) {
         if (!second) return;
         --left;
-#pragma unroll
-        for (int t = 0; t < TILES; ++t) from[t] += GROUP * PARTS;
-        from_x += GROUP * PARTS;
-        scale += PARTS;
-        if (PASSES > 1 && left == 0) start_pass(pass + 1);
+        k += GROUP * PARTS;
+        from += GROUP * PARTS;
+        if (PASSES > 1 && k >= part * GROUP + groups * (GROUP * PARTS) && left > 0)
+            start_pass(pass + 1);
     }
 };
 
-// Two tiles' share of a chunk, on to their sums.
-template <class Weights>
-__device__ __forceinline__ void multiply(const Chunk<Weights>& chunk, int pair, float (&sum)[4]) {
+// Scales of 32 of a warp's groups, pass after pass, one a lane.
+template <class Weights, class Deal>
+__device__ __forceinline__ float scale_of_lane(const Weights& weights, const Deal& deal, int first,
+                                               int part, int groups, int count) {
+    const int step = first + (int)threadIdx.x % 32;
+    if (!Weights::SCALED || step >= count) return 1.0f;
+    const int pass = PASSES > 1 ? step / groups : 0;
+    return weights.scale_at(deal.row_of(pass), part + (step - pass * groups) * PARTS);
+}
+
+// A pass is done: products hold rows tile_row and tile_row + 8 of two tiles, for two rows of x.
+__device__ __forceinline__ void keep_sums(const float (&total)[PAIRS][4],
+                                          float (&partial)[SET_ROWS][ROWS]) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < PRODUCTS; ++j) {
-        u32 a[4] = {};
-        Weights::decode(chunk.w[2 * pair], j, a[0], a[2]);
-        if constexpr (TILES > 1) Weights::decode(chunk.w[2 * pair + 1], j, a[1], a[3]);
-        const uint4 x = chunk.x[j / 2];
-        const u32 b[2] = {j % 2 ? x.z : x.x, j % 2 ? x.w : x.y};
-        mma_bf16_16816(sum, a, b);
-    }
+    for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = 16 * pair + 8 * (i / 2) + lane / 4, m = 2 * (lane % 4) + i % 2;
+            if (m < ROWS && row < SET_ROWS) partial[row][m] = total[pair][i];
+        }
 }
 
 // The sums of `passes` passes of this thread's set, in parts. Weights: row_at(row, K) is where a row's
-// elements start; Raw holds 16 of them; load(elements) and decode(raw, j, low pair, high pair) read
-// them. If they are SCALED a group's sum is multiplied by what scale_of(row, group) points at. DEPTH
-// chunks are in flight. x: its first row.
+// elements start, rows_down(row, n) how many of n rows below are there; Raw holds 16 of them; copy(place, elements, whether they are there) and
+// decode(raw, j, low pair, high pair) read them. If they are SCALED a group's sum is multiplied by
+// scale_at(row, group).
 template <bool Grouped, class Weights, class Deal>
-__device__ __forceinline__ void sum_passes(const Weights& weights, const Deal& deal, const bf16* x,
-                                           int K, int group_rows, i64 x_stride, int passes,
+__device__ __forceinline__ void sum_passes(const Weights& weights, const Deal& deal,
+                                           const Inputs<Grouped>& in, int passes,
                                            Partial& partial) {
-    constexpr int DEPTH = Weights::DEPTH, UNROLL = DEPTH % 2 ? 2 * DEPTH : DEPTH;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int part = warp % PARTS, set = warp / PARTS;
-    const int tile_row = lane / 4, quarter = lane % 4;
-    const int groups = ((K + GROUP - 1) / GROUP - part + PARTS - 1) / PARTS;
-    const int steps = passes * groups * 2;
-
-    Walk<Grouped, Weights, Deal> walk{weights, deal,       x + tile_row * x_stride,
-                                      K,       group_rows, part * GROUP + quarter * LANE_ELEMENTS,
-                                      groups};
+    const int part = threadIdx.x / 32 % PARTS, set = threadIdx.x / 32 / PARTS;
+    const int groups = ((in.K + GROUP - 1) / GROUP - part + PARTS - 1) / PARTS;
+    const int count = passes * groups;
+    const Room<Weights> room = Room<Weights>::of_thread(shared_room());
+    Walk<Grouped, Weights, Deal> walk{weights, deal, in, room, part, groups, count};
     walk.start_pass(0);
     Walk<Grouped, Weights, Deal> walk_x = walk;
-    Chunk<Weights> ring[DEPTH] = {};
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
-        if (d >= steps) break;
-#pragma unroll
-        for (int pair = 0; pair < PAIRS; ++pair) walk.load_weights(ring[d], pair, d % 2);
-        walk.load_scale(ring[d], d % 2);
-        walk.advance(d % 2);
+        if (walk.left > 0) {
+            walk.fetch_weights(d, d % 2);
+            walk.advance(d % 2);
+        }
+        cp_async_commit();
     }
+    float scales = scale_of_lane(weights, deal, 0, part, groups, count);
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
     wait_for_previous();
+    if (X_CHUNKS) {
+        if (passes > 0) stage_x(in, room, walk_x.x, part);
+    } else {
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d) {
-        if (d >= steps) break;
-        walk_x.load_x(ring[d], d % 2);
-        walk_x.advance(d % 2);
+        for (int d = 0; d < DEPTH; ++d) {
+            if (walk_x.left <= 0) break;
+            walk_x.fetch_x(d, d % 2);
+            walk_x.advance(d % 2);
+        }
+        cp_async_commit();
+        cp_async_wait<0>();
     }
 
-    float sum[PAIRS][4] = {}, total[PAIRS][4] = {};
-    int left = groups, pass = 0;
-    for (int first = 0; first < steps; first += UNROLL) {
+    int slot = 0, step = 0;
+#pragma unroll 1
+    for (int pass = 0; pass < PASSES; ++pass) {
+        if (!LATE && pass >= passes) break;
+        float total[PAIRS][4] = {};
+#pragma unroll 1
+        for (int group = 0; group < groups; ++group, ++step) {
+            if (LATE && passes == 0) break;
+            float sum[PAIRS][4] = {};
 #pragma unroll
-        for (int d = 0; d < UNROLL; ++d) {
-            if (first + d >= steps) break;
-            Chunk<Weights>& chunk = ring[d % DEPTH];
-            const bool more = first + d + DEPTH < steps, next_second = (d + DEPTH) % 2;
-            const float scale = chunk.scale;
+            for (int half = 0; half < 2; ++half) {
+                cp_async_wait<DEPTH - 1>();
+                const int x_slot = X_CHUNKS ? 2 * group + half : slot;
+                const uint4 x[2] = {room.x_at(x_slot, 0), room.x_at(x_slot, 1)};
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; ++pair) {
-                multiply<Weights>(chunk, pair, sum[pair]);
-                if (more) walk.load_weights(chunk, pair, next_second);  // its place is free now
+                for (int pair = 0; pair < PAIRS; ++pair) multiply(room, slot, pair, x, sum[pair]);
+                if (walk.left > 0) {  // its place is free now
+                    walk.fetch_weights(slot, (half + DEPTH) % 2);
+                    walk.fetch_x(slot, (half + DEPTH) % 2);
+                    walk.advance((half + DEPTH) % 2);
+                }
+                cp_async_commit();
+                slot = slot + 1 == DEPTH ? 0 : slot + 1;
             }
-            if (more) {
-                walk.load_x(chunk, next_second);
-                walk.load_scale(chunk, next_second);
-                walk.advance(next_second);
-            }
-            if (d % 2 == 0) continue;
+            if (Weights::SCALED && step > 0 && step % 32 == 0)
+                scales = scale_of_lane(weights, deal, step, part, groups, count);
+            const float scale = Weights::SCALED ? __shfl_sync(~0u, scales, step % 32) : 1.0f;
 #pragma unroll
             for (int pair = 0; pair < PAIRS; ++pair)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    total[pair][i] = fmaf(sum[pair][i], Weights::SCALED ? scale : 1.0f,
-                                          total[pair][i]);
-                    sum[pair][i] = 0.0f;
-                }
-            if (--left > 0) continue;
-            // The part of this pass is done. Products hold rows tile_row and tile_row + 8 of two
-            // tiles, for two rows of x.
-#pragma unroll
-            for (int pair = 0; pair < PAIRS; ++pair)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int row = 16 * pair + 8 * (i / 2) + tile_row, m = 2 * quarter + i % 2;
-                    if (m < ROWS && row < SET_ROWS)
-                        partial[pass][set][part][row][m] = total[pair][i];
-                    total[pair][i] = 0.0f;
-                }
-            left = groups;
-            ++pass;
+                for (int i = 0; i < 4; ++i)
+                    total[pair][i] = fmaf(sum[pair][i], scale, total[pair][i]);
         }
+        if (LATE) __syncthreads();
+        if (!LATE || passes > 0) keep_sums(total, partial[pass][set][part]);
     }
 }
 
@@ -232,15 +240,15 @@ __device__ __forceinline__ void store(bf16* to, float value) { *to = f32_to_bf16
 template <bool Grouped, class Weights, class Output>
 __device__ __forceinline__ void gemv(const Weights& weights, const bf16* x, Output* y, int N, int K,
                                      int group_rows, i64 x_stride, i64 y_stride) {
-    __shared__ Partial partial;
     let_next_start();
+    __shared__ float own_room[LATE ? 1 : sizeof(Partial) / 4];
+    Partial& partial = *reinterpret_cast<Partial*>(LATE ? (float*)shared_room() : own_room);
     const int block_row = blockIdx.x * (PASSES * BLOCK_ROWS);
     const int first_row = block_row + (int)threadIdx.x / 32 / PARTS * SET_ROWS;
-    int passes = 0;
-    while (passes < PASSES && first_row + passes * BLOCK_ROWS < N) ++passes;
-    sum_passes<Grouped>(weights, InOrder{first_row}, x, K, group_rows, x_stride, passes, partial);
+    const int passes = max(0, min(PASSES, (N - first_row + BLOCK_ROWS - 1) / BLOCK_ROWS));
+    sum_passes<Grouped>(weights, InOrder{first_row}, {x, K, group_rows, x_stride}, passes, partial);
     __syncthreads();
-    for (int i = threadIdx.x; i < PASSES * BLOCK_ROWS * ROWS; i += 32 * WARPS) {
+    for (int i = threadIdx.x; i < PASSES * BLOCK_ROWS * ROWS; i += GEMV_THREADS) {
         const int m = i / (PASSES * BLOCK_ROWS), at = i % (PASSES * BLOCK_ROWS);
         if (block_row + at < N)
             store(y + m * y_stride + block_row + at, sum_of_row(partial, at, m));

@@ -4,7 +4,7 @@ The order of the sum and the dealing of rows live here for both linear families:
 add in the same order to give the same bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dsv4.axes import Shape, evaluate
 from dsv4.spec import (
@@ -60,32 +60,123 @@ GROUPED = (
 # Warps that fill the 132 multiprocessors of an H200, or nearly, at 16 on each.
 CARD_WARPS = 128 * 16
 
+# Shared memory of 16 warps: any card has it, and on Hopper the next kernel finds as much.
+_ROOM_BYTES = 99 * 1024
+_ENOUGH_BYTES = 96  # on their way for each thread: 48 KiB for each multiprocessor
+_MOST_DEPTH = 6
+_STATIC_BYTES = 44 * 1024  # of sums that wait for other passes
 
-def constants(s: Shape) -> Mapping[str, int]:
-    """How groups of K and rows of w are dealt to warps and blocks."""
+
+def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
+    """How groups of K and rows of w are dealt to warps and blocks, and what shared memory holds.
+
+    element: bytes of one of the weights.
+    """
     dealt = int(evaluate(PARTS, s))
     sets = max(1, 8 // dealt)
-    warps = dealt * sets
-    blocks = CARD_WARPS // max(8, warps)
-    # As many rows a warp as leave about three of four places taken: x is read once for all of them.
-    whole = int(s.get("group", 32))
-    tiles = next(
-        t
-        for t in (4, 2, 1)
-        if t == 1 or (whole % (8 * t) == 0 and -(-s.N // (8 * t * sets)) * 4 >= blocks * 3)
-    )
-    # The parts' sums wait in at most 32 KiB of shared memory.
-    passes = min(max(1, -(-s.N // (8 * tiles * sets * blocks))), 128 // (tiles * warps))
+    whole, blocks = int(s.get("group", 32)), CARD_WARPS // max(8, dealt * sets)
+    found = []
+    for tiles in (2, 4, 1) if element == 1 else (2, 1):
+        passes = max(1, -(-s.N // (8 * tiles * sets * blocks)))
+        if tiles > 1 and (whole % (8 * tiles) or -(-s.N // (8 * tiles * sets)) * 4 < blocks * 3):
+            continue
+        found.append(dict(PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes))
+    return roomiest(s, found, element)
+
+
+def roomiest(
+    s: Shape,
+    dealt: Sequence[Mapping[str, int]],
+    element: int,
+    *,
+    beside: int = 0,
+    least_rows: int = 1,
+) -> Mapping[str, int]:
+    """The first of these deals that has enough weights on their way, or the one with most.
+
+    Passes are halved where their sums leave too little room. beside: bytes of a block's other uses
+    of shared memory. least_rows: that a block must have.
+    """
+    found: list[tuple[int, dict[str, int]]] = []
+    for halvings in range(12):
+        for share in (16, 1):  # of the room: what 16 warps leave to a block, then all of it
+            for deal in dealt:
+                least = -(-least_rows // (8 * deal["TILES"] * deal["SETS"]))
+                c = {**deal, "PASSES": max(least, deal["PASSES"] >> halvings)}
+                warps = c["PARTS"] * c["SETS"]
+                room = min(_ROOM_BYTES, _ROOM_BYTES * warps // share) - beside
+                full = [with_room(s, c, element, staged=x, room=room) for x in (1, 0)]
+                best = max((f for f in full if f), key=lambda f: f["DEPTH"], default=None)
+                if best is None:
+                    continue
+                ahead = best["DEPTH"] * best["TILES"] * 16 * element
+                if ahead >= min(_ENOUGH_BYTES, _walk_bytes(s, best, element)):
+                    return best
+                found.append((ahead, best))
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def with_room(
+    s: Shape, deal: Mapping[str, int], element: int, *, staged: int, room: int, depth: int = 0
+) -> dict[str, int] | None:
+    """A deal with all other constants, as deep as `room` allows; None where nothing fits.
+
+    depth: that one instead.
+    """
+    chunks = _chunks(s, deal)
+    one_group = deal["PASSES"] * 8 * deal["TILES"] * deal["SETS"]
+    if staged and int(s.get("group", one_group)) % one_group:
+        return None
+    warps = deal["PARTS"] * deal["SETS"]
+    sums = sums_bytes({**deal, "ROWS": s.M})
+    if sums > _STATIC_BYTES and deal["PASSES"] > 1:
+        return None
+    # Four tiles leave no registers for a walk over several passes.
+    late = int(deal["TILES"] == 4)
+    if late and deal["PASSES"] > 1:
+        return None
+    fixed = (0 if late else sums) + (warps * chunks * 128 * s.M if staged else 0)
+    slot = warps * (512 * deal["TILES"] * element + (0 if staged else 128 * s.M))
+    depth = depth or min(_MOST_DEPTH, chunks * deal["PASSES"], (room - fixed) // slot)
+    if depth < 1 or (late and fixed + depth * slot < sums):
+        return None
     return dict(
-        ROWS=s.M, PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes, TAIL=int(s.K % 128 != 0)
-    )
+        ROWS=s.M, **deal, DEPTH=depth, X_CHUNKS=chunks if staged else 0, LATE=late,
+        TAIL=int(s.K % 128 != 0),
+    )  # fmt: skip
 
 
-def geometry(s: Shape) -> Geometry:
-    """One block for the passes that its warps make down the rows of w."""
-    c = constants(s)
+def _walk_bytes(s: Shape, c: Mapping[str, int], element: int) -> int:
+    """What a thread has to read in all."""
+    return _chunks(s, c) * c["PASSES"] * c["TILES"] * 16 * element
+
+
+def _chunks(s: Shape, c: Mapping[str, int]) -> int:
+    """Chunks of 64 of the longest part."""
+    groups = -(-int(s.K) // 128)
+    return 2 * -(-groups // c["PARTS"])
+
+
+def sums_bytes(c: Mapping[str, int]) -> int:
+    """Of the sums of all parts."""
+    return 4 * c["PASSES"] * c["SETS"] * c["PARTS"] * 8 * c["TILES"] * c["ROWS"]
+
+
+def room_bytes(c: Mapping[str, int], element: int) -> int:
+    """What a launch gives of shared memory: weights on their way, and x."""
+    warps = c["PARTS"] * c["SETS"]
+    x = (c["X_CHUNKS"] or c["DEPTH"]) * 128 * c["ROWS"]
+    return warps * (c["DEPTH"] * 512 * c["TILES"] * element + x)
+
+
+def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
+    """One block for the passes that its warps make down `rows` rows of w."""
     block_rows = 8 * c["TILES"] * c["SETS"] * c["PASSES"]
-    return Geometry(grid=-(-s.N // block_rows), block=32 * c["PARTS"] * c["SETS"])
+    return Geometry(
+        grid=-(-rows // block_rows),
+        block=32 * c["PARTS"] * c["SETS"],
+        shared_bytes=room_bytes(c, element),
+    )
 
 
 BECAUSE = (
@@ -119,7 +210,7 @@ def _declare(name: str, summary: str, *, grouped: bool) -> Kernel:
         ],
         requires=REQUIRES + (GROUPED if grouped else ()),
         constants=constants,
-        geometry=geometry,
+        geometry=lambda s: geometry_of(constants(s), s.N, 2),
         contract=dict(y=Within("dot", depth=DEPTH, terms="K", because=BECAUSE)),
         work=work,
         batch_invariant="M",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dsv4.axes import Shape
-from dsv4.kernels.linear_bf16 import BECAUSE, DEPTH, GROUPED, REQUIRES, constants, geometry
+from dsv4.kernels.linear_bf16 import BECAUSE, DEPTH, GROUPED, REQUIRES, constants, geometry_of
 from dsv4.spec import (
     BF16,
     E4M3,
@@ -52,8 +52,8 @@ def _declare(name: str, summary: str, *, grouped: bool, output: Format = F32) ->
             Stride("y_stride", of="y"),
         ],
         requires=REQUIRES + (GROUPED if grouped else ()),
-        constants=constants,
-        geometry=geometry,
+        constants=lambda s: constants(s, 1),
+        geometry=lambda s: geometry_of(constants(s, 1), s.N, 1),
         contract=dict(
             y=Within(
                 "dot",

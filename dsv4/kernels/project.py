@@ -25,9 +25,10 @@ from dsv4.spec import (
 
 _CARD_BLOCKS = 132  # multiprocessors of an H200: one block on each
 _THREADS = 512
-_SHARED_BYTES = 208 * 1024  # of 228 KiB, so that small blocks of its neighbours fit beside it
-_RINGS = (4, 3, 2)  # beats of a warp on their way, the most first
-_BEAT_BYTES = _THREADS * 4 * 16
+# For one or two rows the next kernel finds as much; for more, only small blocks fit beside it.
+_SHARED_BYTES, _MOST_SHARED_BYTES = 99 * 1024, 208 * 1024
+_RINGS = (5, 4, 3, 2)  # beats of a warp on their way, the most first
+_SLOT_BYTES = _THREADS * 16
 
 _KINDS = ("window", "blocks", "indexed")
 _MAIN = {"blocks": "K", "indexed": "2*K"}
@@ -78,10 +79,12 @@ def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
             height = of_kind.get(kind, "129")
             found[f"{name}_STEPS"] = int(evaluate(island_dots.part_steps(height, "D"), s))
             found[f"{name}_PARTS"] = int(evaluate(island_dots.parts(height, "D"), s))
+        few = s.T <= 2
+        found["WARP_ROWS"] = 2 if few else 4
         for staged in (1, 0):
             for ring in _RINGS:
                 chosen = {**found, "STAGED": staged, "RING": ring}
-                if _shared_bytes(chosen) <= _SHARED_BYTES:
+                if _shared_bytes(chosen) <= (_SHARED_BYTES if few else _MOST_SHARED_BYTES):
                     return chosen
         return chosen
 
@@ -97,7 +100,7 @@ def _shared_bytes(c: Mapping[str, int]) -> int:
         + c["INDEX_ROWS"] * c["INDEX_PARTS"]
     )
     scales = c["DENSE_ROWS"] * -(-c["WIDTH"] // 128)
-    return c["RING"] * _BEAT_BYTES + staged + 4 * (scales + c["ROWS"] * parts)
+    return c["RING"] * c["WARP_ROWS"] * _SLOT_BYTES + staged + 4 * (scales + c["ROWS"] * parts)
 
 
 def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> Kernel:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS
+from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, room_bytes, roomiest
 from dsv4.spec import (
     BF16,
     E4M3,
@@ -20,35 +20,29 @@ from dsv4.spec import (
     kernel,
 )
 
-_PASS_ROWS = 32
-
-
-def _passes(s: Shape) -> int:
-    """As many as let all rows go through the card's warps at once, and a head at least."""
-    tiles = (s.N + s.H * s.D) // _PASS_ROWS
-    blocks = CARD_WARPS // max(8, int(evaluate(PARTS, s)))
-    return int(max(s.D // _PASS_ROWS, -(-tiles // blocks)))
-
-
-def _fitting_passes(s: Shape) -> int:
-    """The parts' sums wait in at most 40 KiB of shared memory."""
-    fitting = 320 // (int(evaluate(PARTS, s)) * s.M)
-    return int(max(s.D // _PASS_ROWS, min(_passes(s), fitting)))
+_PASS_ROWS = 16
 
 
 def _constants(s: Shape) -> Mapping[str, int]:
-    parts = int(evaluate(PARTS, s))
-    return dict(
-        ROWS=s.M, PARTS=parts, SETS=1, TILES=4, PASSES=_fitting_passes(s),
-        TAIL=int(s.K % 128 != 0), WIDTH=s.D,
-    )  # fmt: skip
+    """Passes: as many as let all rows go through the card's warps at once, and a head at least."""
+    dealt = int(evaluate(PARTS, s))
+    blocks = CARD_WARPS // max(8, dealt)
+    passes = max(s.D // _PASS_ROWS, -(-(s.N + s.H * s.D) // (_PASS_ROWS * blocks)))
+    deal = dict(PARTS=dealt, SETS=1, TILES=_PASS_ROWS // 8, PASSES=passes)
+    chosen = roomiest(s, [deal], 1, beside=4 * s.M * s.D, least_rows=s.D)
+    return {**chosen, "WIDTH": s.D}
 
 
-def _geometry(s: Shape) -> Geometry:
-    c = _constants(s)
-    beside = c["PASSES"] - s.D // _PASS_ROWS
-    left = s.N // _PASS_ROWS - s.H * beside
-    return Geometry(grid=s.H + max(0, -(-left // c["PASSES"])), block=32 * c["PARTS"])
+def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
+    """Blocks with a head, and those that the rows of w beside them leave work for."""
+    rows = _PASS_ROWS
+    beside = c["PASSES"] - s.D // rows
+    left = s.N // rows - s.H * beside
+    return Geometry(
+        grid=s.H + max(0, -(-left // c["PASSES"])),
+        block=32 * c["PARTS"],
+        shared_bytes=room_bytes(c, 1),
+    )
 
 
 queries_fp8 = kernel(
@@ -82,7 +76,7 @@ queries_fp8 = kernel(
         Require("R % 2 == 0 and R <= D", "lanes rotate in pairs, and lie at the end of a head"),
     ),
     constants=_constants,
-    geometry=_geometry,
+    geometry=lambda s: geometry_of(_constants(s), s),
     contract=dict(
         y=Within(
             "dot",
