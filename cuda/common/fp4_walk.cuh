@@ -13,7 +13,12 @@
 
 constexpr int WARPS = PARTS * SETS;
 constexpr int THREADS = 32 * WARPS;
-constexpr int MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int ROOM = 512;  // behind Hopper the compiler needs more than 64 registers
+#else
+constexpr int ROOM = SM_THREADS;
+#endif
+constexpr int MIN_BLOCKS = ROOM / THREADS < 16 ? ROOM / THREADS : 16;
 constexpr int ROWS = 8 * TILES;
 constexpr int PAIRS = TILES / 2;
 
