@@ -84,8 +84,7 @@ struct Rows {
 #pragma unroll
         for (int t = 0; t < TILES; ++t) rows.codes[t] = (u32)row_of(8 * t + lane / 4) * (K / 32);
 #pragma unroll
-        for (int p = 0; p < PAIRS; ++p)
-            rows.scales[p] = (u32)row_of(16 * p + lane % 16) * (K / 32);
+        for (int p = 0; p < PAIRS; ++p) rows.scales[p] = (u32)row_of(16 * p + lane % 16) * (K / 32);
         return rows;
     }
 };
@@ -130,9 +129,9 @@ struct Walk {
                        own.codes + (u64)(at + rows.codes[2 * Pair + i] + lane % 4) * 16);
         // 16 bytes of codes are 32 elements.
         if (lane < 16)
-            cp_async<Scales::GROUPS>(ring.scales_of(lane),
-                                     own.scales + (u64)(at + rows.scales[Pair]) *
-                                                      (Scales::GROUPS / 4));
+            cp_async<Scales::GROUPS>(
+                ring.scales_of(lane),
+                own.scales + (u64)(at + rows.scales[Pair]) * (Scales::GROUPS / 4));
         if (Pair == PAIRS - 1) {
             at += PARTS * (CHUNK / 32);
             --left;

@@ -26,8 +26,8 @@ void append_copy(const PendingCopy& copy);
 // Typed accesses, which the checker sees.
 template <class Value>
 __attribute__((noinline)) void land_as(const PendingCopy& copy) {
-    *static_cast<Value*>(copy.to) =
-        copy.from == nullptr ? Value{} : *static_cast<const Value*>(copy.from);
+    *static_cast<Value*>(copy.to) = copy.from == nullptr ? Value{}
+                                                         : *static_cast<const Value*>(copy.from);
 }
 
 inline void land(const PendingCopy& copy) {
@@ -40,7 +40,8 @@ inline void land(const PendingCopy& copy) {
 HOST_UNCHECKED inline void start_copy(void* shared, const void* global, bool valid,
                                       uint32_t bytes = 16) {
     if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes != 0)
-        fail("misaligned", "an address of an asynchronous copy is not a multiple of its size", "", 0);
+        fail("misaligned", "an address of an asynchronous copy is not a multiple of its size", "",
+             0);
     const PendingCopy copy{shared, valid ? global : nullptr, bytes, copy_queue().group};
 #ifdef DSV4_CP_ASYNC_DEFERRED
     append_copy(copy);

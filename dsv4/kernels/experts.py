@@ -55,7 +55,7 @@ def _shared_expert(name: str = "") -> list[Arg]:
 def _constants(s: Shape, tiles: int, x_rows: int, tokens: int, group: int) -> dict[str, int]:
     slots = min(int(s.A), SLOTS)
     made = chosen(tiles, slots, x_rows, s, group, wide=tokens == 1)
-    # One token's block leaves room for one of the next kernel; more need more registers.
+    # The block of one token leaves room for one of the next kernel.
     lean = tokens == 1 and s.A <= SLOTS and made["PARTS"] * made["SETS"] == 16
     return made | dict(
         SM_THREADS=1024 if lean else SM_THREADS,
@@ -67,7 +67,9 @@ def _constants(s: Shape, tiles: int, x_rows: int, tokens: int, group: int) -> di
 
 def _geometry(s: Shape, c: Mapping[str, int], rows: int, group: int) -> Geometry:
     grid = (s.T, -(-s.N // rows))
-    return Geometry(grid, 32 * c["PARTS"] * c["SETS"], shared_bytes(s, c, group, wide=c["TOKENS"] == 1))
+    return Geometry(
+        grid, 32 * c["PARTS"] * c["SETS"], shared_bytes(s, c, group, wide=c["TOKENS"] == 1)
+    )
 
 
 def _first_constants(s: Shape, group: int) -> Mapping[str, int]:

@@ -34,11 +34,11 @@ Geometries = Callable[[Shape], Geometry]
 PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
 SLOTS = 8
-# Pieces of weights that a warp has on their way, at most, and the shared memory that a block may take:
-# it leaves room for one of the kernel before or behind, also where a multiprocessor has only 100 KiB.
+# Pieces of weights that a warp has on their way, at most, and the shared memory that a block may
+# take: it leaves room for one of the kernel before or behind, also where there are only 100 KiB.
 RING = 4
 SHARED_BYTES = 92 * 1024
-# Threads that shall find room on a multiprocessor: with two blocks of 512 a thread has 64 registers.
+# Threads that shall find room on a multiprocessor; two blocks of 512 have 64 registers a thread.
 SM_THREADS = 512
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 CARD_BLOCKS = 96
