@@ -13,35 +13,50 @@
 //        own row of x, summed as order [T, A] says, then plus shared [T, N]: the bytes of ..._selected
 //        and of combine_shared
 //
-// common/fp4.cuh says how, and in which order sums are taken.
+// common/fp4.cuh says in which order sums are taken, and common/fp4_walk.cuh how.
 //
-// A block has 8 * TILES rows of w and the slots of one row of x (for ..._down those of a token). A warp
-// has a part of K and every SETS-th slot, and keeps DEPTH chunks on their way. Rows past the end repeat
-// the last one and are not stored. ids live on the device, so they are checked here: an id that is no
+// A block has 8 * TILES rows of w and the slots of one row of x (for ..._down those of a token). Rows
+// past the end repeat the last one and are not stored. ids live on the device, so they are checked here: an id that is no
 // expert gives a row of NaN and reads no weights.
 //
 // x_scales are at least 2^-22, as the quantiser makes them. A NaN code or scale makes its row NaN.
 //
-// Build constants: PARTS, SETS, TILES (2 or 4), SLOTS (of a block), X_ROWS (of a block: 1, or SLOTS).
-#include "common/fp4.cuh"
+// Build constants: those of common/fp4_walk.cuh.
+#include "common/fp4_walk.cuh"
+
 #include "common/swiglu.cuh"
 
-// Rows blockIdx.y * ROWS and on of one slab, for every tile.
-__device__ __forceinline__ void rows_of_lane(int N, int (&rows)[TILES]) {
-#pragma unroll
-    for (int t = 0; t < TILES; ++t)
-        rows[t] = min((int)(blockIdx.y * ROWS + 8 * t + threadIdx.x % 32 / 4), N - 1);
+// Rows blockIdx.y * ROWS and on of one slab.
+__device__ __forceinline__ Rows rows_of_lane(int N, int K) {
+    return Rows::of_lane(K, [&](int i) { return min((int)blockIdx.y * ROWS + i, N - 1); });
+}
+
+// The sums of a block's slots, of which x has rows from first_row on. ids: null for one matrix.
+template <class Scales, int Slabs>
+__device__ __forceinline__ void sum_slots(const Slab (&slab)[Slabs], const Rows& rows,
+                                          const i32* ids, int slots, const u8* x,
+                                          const float* x_scales, i64 first_row, int E, int N,
+                                          int K) {
+    extern __shared__ __align__(16) u32 staged[];
+    u32* const own = staged + Ring<Scales>::BYTES / 4;
+    const Inputs in = {own, (float*)(own + X_ROWS * (K / 2))};
+    auto ring = Ring<Scales>::of_thread(staged);
+    Walk<Scales, Slabs> walk{slab, rows, N, K};
+    walk.begin(id_of_lane(ids, slots, E));
+    fill(walk, ring, 0);
+    stage(in, x, x_scales, first_row, K);
+    __syncthreads();
+    finish_walk(walk, ring, in);
+    __syncthreads();
 }
 
 template <class Scales>
 __device__ __forceinline__ void one_matrix(const u8* codes, const u8* scales, const float* scale2,
                                            const u8* x, const float* x_scales, float* y, int N,
                                            int K) {
-    int rows[TILES];
-    rows_of_lane(N, rows);
+    const Rows rows = rows_of_lane(N, K);
     const Slab slab[1] = {{codes, scales}};
-    walk_part<Scales>(slab, rows, nullptr, 1, 1, N, K,
-                      [&] { return stage(x, x_scales, blockIdx.x, K); });
+    sum_slots<Scales>(slab, rows, nullptr, 1, x, x_scales, blockIdx.x, 1, N, K);
     for (int i = threadIdx.x; i < ROWS; i += THREADS) {
         const int n = blockIdx.y * ROWS + i;
         const float sum = whole_sum(0, i);
@@ -57,16 +72,14 @@ __device__ __forceinline__ void selected(const u8* codes, const u8* scales, cons
     const i64 t = blockIdx.x / blocks;
     const int first = blockIdx.x % blocks * SLOTS, slots = min(SLOTS, group - first);
     const i64 slot = t * group + first;
-    int rows[TILES];
-    rows_of_lane(N, rows);
+    const Rows rows = rows_of_lane(N, K);
     const Slab slab[1] = {{codes, scales}};
-    walk_part<Scales>(slab, rows, ids + slot, slots, E, N, K,
-                      [&] { return stage(x, x_scales, t, K); });
+    sum_slots<Scales>(slab, rows, ids + slot, slots, x, x_scales, t, E, N, K);
     for (int i = threadIdx.x; i < slots * ROWS; i += THREADS) {
         const int s = i / ROWS, n = blockIdx.y * ROWS + i % ROWS;
         if (n >= N) continue;
         float sum = NAN_F32;
-        if (is_expert(ids + slot, s, E)) {
+        if (is_expert(ids[slot + s], E)) {
             sum = whole_sum(s, i % ROWS);
             if (scale2 != nullptr) sum *= scale2[ids[slot + s]];
         }
@@ -111,11 +124,9 @@ __device__ __forceinline__ void down(const u8* codes, const u8* scales, const fl
                                      const i32* order, const float* shared, float* y, int E, int N,
                                      int K) {
     const i64 t = blockIdx.x, slot = t * SLOTS;
-    int rows[TILES];
-    rows_of_lane(N, rows);
+    const Rows rows = rows_of_lane(N, K);
     const Slab slab[1] = {{codes, scales}};
-    walk_part<Scales>(slab, rows, ids + slot, SLOTS, E, N, K,
-                      [&] { return stage(x, x_scales, slot, K); });
+    sum_slots<Scales>(slab, rows, ids + slot, SLOTS, x, x_scales, slot, E, N, K);
     for (int i = threadIdx.x; i < ROWS; i += THREADS) {
         const int n = blockIdx.y * ROWS + i;
         if (n >= N) continue;
@@ -123,7 +134,7 @@ __device__ __forceinline__ void down(const u8* codes, const u8* scales, const fl
         for (int a = 0; a < SLOTS; ++a) {
             const i32 s = order[slot + a];
             float value = NAN_F32;
-            if (s >= 0 && s < SLOTS && is_expert(ids + slot, s, E)) {
+            if (s >= 0 && s < SLOTS && is_expert(ids[slot + s], E)) {
                 value = whole_sum(s, i);
                 if (scale2 != nullptr) value *= scale2[ids[slot + s]];
             }
@@ -145,20 +156,15 @@ __device__ __forceinline__ void gate_up(const Slab& gate, const Slab& up, const 
     const i64 t = blockIdx.x / blocks;
     const int first = blockIdx.x % blocks * SLOTS, slots = min(SLOTS, group - first);
     const i64 slot = t * group + first;
-    int rows[TILES];
-#pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-        const int row = blockIdx.y * HALF + 8 * (i % PAIRS) + threadIdx.x % 32 / 4;
-        rows[i] = min(row, N - 1);
-    }
+    const Rows rows = Rows::of_lane(
+        K, [&](int i) { return min((int)blockIdx.y * HALF + i % HALF, N - 1); });
     const Slab slab[2] = {gate, up};
-    walk_part<Scales>(slab, rows, ids + slot, slots, E, N, K,
-                      [&] { return stage(x, x_scales, t, K); });
+    sum_slots<Scales>(slab, rows, ids + slot, slots, x, x_scales, t, E, N, K);
     for (int i = threadIdx.x; i < slots * HALF; i += THREADS) {
         const int s = i / HALF, n = blockIdx.y * HALF + i % HALF;
         if (n >= N) continue;
         float value[2] = {NAN_F32, NAN_F32};
-        if (is_expert(ids + slot, s, E)) {
+        if (is_expert(ids[slot + s], E)) {
             value[0] = whole_sum(s, i % HALF);
             value[1] = whole_sum(s, HALF + i % HALF);
             if (gate_scale2 != nullptr) {

@@ -26,6 +26,12 @@ static_assert(ROWS >= 1 && ROWS <= 8, "a block shares its weights among at most 
 static_assert(PER_LANE >= 1 && PER_LANE <= 32, "a warp keeps the ranks of all experts");
 
 constexpr int SUMS = WARP_ROWS * ROWS;
+constexpr int THREADS = 32 * WARPS;
+// Room for a block of the kernel before or behind. Rows that share weights need their registers.
+constexpr int MIN_BLOCKS = ROWS == 1 && THREADS >= 64 ? 1024 / THREADS : 1;
+// With one token nothing is left to share out once the parts are there: one warp ends the block's work,
+// and no barrier stands between its scores and its ticket.
+constexpr bool ALONE = ROWS == 1;
 
 struct Open {
     const float *mix, *scale, *base;
@@ -79,20 +85,35 @@ __device__ __forceinline__ void score_rows(const float* x, const bf16* w, float*
             }
     }
     __syncthreads();
-    for (int i = warp; i < SUMS; i += WARPS) {
-        const float raw = to_f32(sum_of_parts(partial[i], PARTS, 1));
-        const int e = first_row + i / ROWS, t = i % ROWS;
-        if (lane == 0 && e < E) scores[t * E + e] = score_of(raw);
+    if (ALONE && warp > 0) return;
+    float raw = 0.0f;
+    const int step = ALONE ? 1 : WARPS;
+    for (int i = warp; i < SUMS; i += step) {
+        const float total = sum_of_parts(partial[i], PARTS, 1);
+        if (lane == i / step) raw = to_f32(total);
     }
+    const int i = lane * step + warp, e = first_row + i / ROWS, t = i % ROWS;
+    if (i < SUMS && e < E) scores[t * E + e] = score_of(raw);
 }
 
+// Whether this is the block that ends last; then all scores are there.
 __device__ __forceinline__ bool is_last(i32* ticket) {
+    const u32 tickets = gridDim.x - 2;  // the largest: block 0 takes none
+    if constexpr (ALONE) {
+        if (threadIdx.x >= 32) return false;
+        __threadfence();
+        __syncwarp();
+        u32 taken = 0;
+        if (threadIdx.x == 0) taken = atomicInc((u32*)ticket, tickets);
+        taken = __shfl_sync(FULL_WARP, taken, 0);
+        __threadfence();
+        return taken == tickets;
+    }
     __shared__ bool last;
     __syncthreads();
     if (threadIdx.x == 0) {
         // Behind the barrier one thread's fence covers what the whole block wrote.
         __threadfence();
-        const u32 tickets = gridDim.x - 2;  // the largest: block 0 takes none
         last = atomicInc((u32*)ticket, tickets) == tickets;
         __threadfence();
     }
@@ -100,7 +121,7 @@ __device__ __forceinline__ bool is_last(i32* ticket) {
     return last;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     router_gate(const float* x, const bf16* w, const float* bias, const float* mix,
                 const float* hyper_scale, const float* hyper_base, i32* ids, float* weights,
                 i32* order, float* post, float* comb, float* scores, i32* ticket, i32 E, i32 A,
@@ -122,18 +143,26 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     // What other blocks wrote is read past L1, which may hold older bytes.
     for (i32 t = threadIdx.x / 32; t < ROWS; t += WARPS) {
         const float* const own = scores + t * E;
+        float score[PER_LANE];
         i32 rank[PER_LANE];
 #pragma unroll
         for (i32 i = 0; i < PER_LANE; ++i) {
             const i32 e = 32 * i + lane;
-            rank[i] = e < E ? rank_of(__ldcg(own + e) + biases[i]) : -2147483647 - 1;
+            score[i] = e < E ? __ldcg(own + e) : 0.0f;
+            rank[i] = e < E ? rank_of(score[i] + biases[i]) : -2147483647 - 1;
         }
         i32 id = 0;
+        float chosen = 0.0f;
         for (i32 a = 0; a < A; ++a) {
             const i32 best = take_largest(rank);
-            if (a == lane) id = best;
+            float held = score[0];
+#pragma unroll
+            for (i32 i = 1; i < PER_LANE; ++i)
+                if (best / 32 == i) held = score[i];
+            held = __shfl_sync(FULL_WARP, held, best % 32);
+            if (a == lane) id = best, chosen = held;
         }
-        finish(id, __ldcg(own + id), scale, t, A, ids, weights, order);
+        finish(id, chosen, scale, t, A, ids, weights, order);
     }
 }
 
@@ -144,7 +173,16 @@ __device__ __forceinline__ i32 named(const i64* table, i32 token, i32 slot, i32 
     return stored >= 0 && stored < E ? (i32)stored : -1;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+// Brings the tokens' rows of the table near, which is too large to be there. By one warp.
+__device__ __forceinline__ void prefetch_named(const i64* table, const i32* tokens, i32 A, i32 V) {
+    const i32 t = threadIdx.x % 32;
+    if (t >= ROWS || tokens[t] < 0 || tokens[t] >= V) return;
+    const i64* const row = table + (i64)tokens[t] * A;
+    prefetch_l2(row);
+    prefetch_l2(row + A - 1);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     router_gate_hash(const float* x, const bf16* w, const i64* table, const i32* tokens,
                      const float* mix, const float* hyper_scale, const float* hyper_base, i32* ids,
                      float* weights, i32* order, float* post, float* comb, float* scores,
@@ -154,6 +192,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         prefetch_l2(hyper_scale);
         prefetch_l2(hyper_base);
         wait_for_previous();
+        // The last warp: the first ones balance.
+        if (threadIdx.x / 32 == WARPS - 1) prefetch_named(table, tokens, A, V);
         return balance_rows({mix, hyper_scale, hyper_base, post, comb, eps});
     }
     score_rows(x, w, scores, E, D);

@@ -1,6 +1,6 @@
 // Vector loads and stores of 16 bytes, and asynchronous copies from global to shared memory.
 //
-// Every address must be a multiple of 16. An asynchronous copy lands at the wait, for the thread
+// Every address must be a multiple of what is moved. An asynchronous copy lands at the wait, for the thread
 // that issued it only: a barrier must follow before other threads read it, and another before they
 // may overwrite what they read.
 #pragma once
@@ -46,6 +46,16 @@ __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
                  : "memory");
 }
 
+// Starts a copy of 4 or 8 bytes, through L1.
+template <int bytes>
+__device__ __forceinline__ void cp_async(void* shared, const void* global) {
+    static_assert(bytes == 4 || bytes == 8, "16 bytes go past L1");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :
+                 : "r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "n"(bytes)
+                 : "memory");
+}
+
 // Starts a copy of 16 bytes, or of 16 zero bytes when `valid` is false; then global is not read.
 __device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* global, bool valid) {
     const u32 bytes = valid ? 16u : 0u;
@@ -82,6 +92,10 @@ __device__ __forceinline__ void prefetch_l2(const void*) {}
 __device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     host::start_copy(shared, global, true);
+}
+template <int bytes>
+__device__ __forceinline__ void cp_async(void* shared, const void* global) {
+    host::start_copy(shared, global, true, bytes);
 }
 __device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* global, bool valid) {
     host::start_copy(shared, global, valid);

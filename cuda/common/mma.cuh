@@ -1,8 +1,8 @@
-// Tensor-core product m16n8k16, bf16 in and f32 out, and the loads that lay out its operands.
+// Tensor-core product m16n8k16, bf16 or f16 in and f32 out, and the loads that lay out its operands.
 //
 // Every function is a warp collective: all 32 lanes call it together.
 //
-// Fragments, with group = lane / 4 and pair = lane % 4, each u32 holding two neighbouring bf16:
+// Fragments, with group = lane / 4 and pair = lane % 4, each u32 holding two neighbouring elements:
 //   a[0] row group,     columns 2 pair, +1        a[2] the same row, columns 2 pair + 8, +9
 //   a[1] row group + 8, columns 2 pair, +1        a[3] row group + 8, columns 2 pair + 8, +9
 //   b[0] rows 2 pair, +1 of column group          b[1] rows 2 pair + 8, +9 of column group
@@ -21,6 +21,15 @@ __device__ __forceinline__ void mma_bf16_16816(float (&d)[4], const u32 (&a)[4],
                                                const u32 (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same of f16.
+__device__ __forceinline__ void mma_f16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -66,7 +75,11 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&out)[4], const void* row
 
 __device__ inline void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
                                       HOST_SITE_PARAMETERS) {
-    host::mma_bf16_16816(d, a, b, file, line);
+    host::mma_16816<host::Bf16Value>(d, a, b, file, line);
+}
+__device__ inline void mma_f16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
+                                     HOST_SITE_PARAMETERS) {
+    host::mma_16816<host::F16Value>(d, a, b, file, line);
 }
 __device__ inline void ldmatrix_x2(u32 (&out)[2], const void* row, HOST_SITE_PARAMETERS) {
     host::load_matrices<2, false>(out, row, file, line);

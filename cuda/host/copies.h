@@ -9,9 +9,9 @@ namespace host {
 
 // The copies that one thread has started and not waited for.
 struct PendingCopy {
-    uint4* to;
-    const uint4* from;  // null: sixteen zero bytes
-    uint32_t group;
+    void* to;
+    const void* from;  // null: zero bytes
+    uint32_t bytes, group;
 };
 
 struct CopyQueue {
@@ -23,15 +23,26 @@ struct CopyQueue {
 CopyQueue& copy_queue();
 void append_copy(const PendingCopy& copy);
 
-__attribute__((noinline)) inline void land(const PendingCopy& copy) {
-    *copy.to = copy.from == nullptr ? uint4{0, 0, 0, 0} : *copy.from;
+// Typed accesses, which the checker sees.
+template <class Value>
+__attribute__((noinline)) void land_as(const PendingCopy& copy) {
+    *static_cast<Value*>(copy.to) = copy.from == nullptr ? Value{}
+                                                         : *static_cast<const Value*>(copy.from);
 }
 
-HOST_UNCHECKED inline void start_copy(void* shared, const void* global, bool valid) {
-    require_aligned16(shared);
-    require_aligned16(global);
-    const uint4* from = valid ? static_cast<const uint4*>(global) : nullptr;
-    const PendingCopy copy{static_cast<uint4*>(shared), from, copy_queue().group};
+inline void land(const PendingCopy& copy) {
+    if (copy.bytes == 16) return land_as<uint4>(copy);
+    if (copy.bytes == 8) return land_as<uint64_t>(copy);
+    land_as<uint32_t>(copy);
+}
+
+// bytes: 4, 8 or 16, on which both addresses must lie.
+HOST_UNCHECKED inline void start_copy(void* shared, const void* global, bool valid,
+                                      uint32_t bytes = 16) {
+    if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes != 0)
+        fail("misaligned", "an address of an asynchronous copy is not a multiple of its size", "",
+             0);
+    const PendingCopy copy{shared, valid ? global : nullptr, bytes, copy_queue().group};
 #ifdef DSV4_CP_ASYNC_DEFERRED
     append_copy(copy);
 #else

@@ -12,15 +12,32 @@ struct Product {
     uint32_t a[4], b[2];
 };
 
-inline float bf16_value(uint32_t bits) {
-    const uint32_t word = bits << 16;
-    float value;
-    memcpy(&value, &word, sizeof value);
-    return value;
-}
+// Sixteen bits as a float; EXPONENT: the bits that are all set in what is not finite.
+struct Bf16Value {
+    static constexpr uint32_t EXPONENT = 0x7f80;
+    static float of(uint32_t bits) {
+        const uint32_t word = bits << 16;
+        float value;
+        memcpy(&value, &word, sizeof value);
+        return value;
+    }
+};
+struct F16Value {
+    static constexpr uint32_t EXPONENT = 0x7c00;
+    // Exponent and mantissa in a float's places read as value * 2^-112; the factor is exact.
+    static float of(uint32_t bits) {
+        const bool finite = (bits & EXPONENT) != EXPONENT;
+        const uint32_t word = (bits & 0x8000) << 16 | (bits & 0x7fff) << 13 |
+                              (finite ? 0 : 0x7f800000);
+        float value;
+        memcpy(&value, &word, sizeof value);
+        return finite ? value * 0x1p112f : value;
+    }
+};
 
 // Columns of zeros, such as those of rows that are not there, add nothing to finite rows.
-HOST_UNCHECKED inline void multiply_warp(void* const* slots, unsigned) {
+template <class Value>
+HOST_UNCHECKED void multiply_warp(void* const* slots, unsigned) {
     float a[16][16], b_columns[8][16];
     bool finite = true, zero[8];
     for (int lane = 0; lane < warpSize; ++lane) {
@@ -29,15 +46,16 @@ HOST_UNCHECKED inline void multiply_warp(void* const* slots, unsigned) {
         for (int part = 0; part < 4; ++part) {
             float* at = &a[group + 8 * (part & 1)][2 * pair + 8 * (part >> 1)];
             const uint32_t bits = mine->a[part];
-            at[0] = bf16_value(bits & 0xffff);
-            at[1] = bf16_value(bits >> 16);
-            finite &= (bits & 0x7f80) != 0x7f80 && (bits & 0x7f800000) != 0x7f800000;
+            at[0] = Value::of(bits & 0xffff);
+            at[1] = Value::of(bits >> 16);
+            for (int shift = 0; shift < 32; shift += 16)
+                finite &= (~bits >> shift & Value::EXPONENT) != 0;
         }
         if (pair == 0) zero[group] = true;
         for (int part = 0; part < 2; ++part) {
             float* at = &b_columns[group][2 * pair + 8 * part];
-            at[0] = bf16_value(mine->b[part] & 0xffff);
-            at[1] = bf16_value(mine->b[part] >> 16);
+            at[0] = Value::of(mine->b[part] & 0xffff);
+            at[1] = Value::of(mine->b[part] >> 16);
             zero[group] &= mine->b[part] == 0;
         }
     }
@@ -54,14 +72,15 @@ HOST_UNCHECKED inline void multiply_warp(void* const* slots, unsigned) {
     }
 }
 
-inline void mma_bf16_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                           const char* file, int line) {
+template <class Value>
+inline void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                      const char* file, int line) {
     require_full_warps(false);
     Product slot;
     memcpy(slot.d, d, sizeof d);
     memcpy(slot.a, a, sizeof a);
     memcpy(slot.b, b, sizeof b);
-    warp_exchange(~0u, &slot, multiply_warp, false, file, line);
+    warp_exchange(~0u, &slot, multiply_warp<Value>, false, file, line);
     memcpy(d, slot.d, sizeof d);
 }
 

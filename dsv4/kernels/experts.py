@@ -12,9 +12,11 @@ from dsv4.kernels.linear_bf16 import PARTS as DENSE_PARTS
 from dsv4.kernels.linear_fp4 import (
     CARD_BLOCKS,
     SLOTS,
+    SM_THREADS,
     bytes_of_weights,
     chosen,
     depth_of,
+    shared_bytes,
     weights_of,
 )
 from dsv4.spec import (
@@ -40,8 +42,6 @@ from dsv4.spec import (
 
 _TOKENS = Require("T <= 8", because="a product of the tensor core has eight columns, one a token")
 _ACTIVE = Require("A <= 32", because="the sums of a token's slots wait in shared memory")
-# Of an H200's 227 KiB, what is left by sums.
-_SHARED_BYTES = 192 * 1024
 _ROUTED = "routed sums as in linear_fp4, the shared expert's as in linear_fp8"
 
 
@@ -52,44 +52,28 @@ def _shared_expert(name: str = "") -> list[Arg]:
     ]
 
 
-def _constants(s: Shape, tiles: int, x_rows: int, row_bytes: int, tokens: int) -> dict[str, int]:
-    """Constants of a build whose staged rows of x take so many bytes each."""
+def _constants(s: Shape, tiles: int, x_rows: int, tokens: int, group: int) -> dict[str, int]:
     slots = min(int(s.A), SLOTS)
-    made = chosen(tiles, slots, x_rows, s)
-    parts = int(evaluate(DENSE_PARTS, s))
-    # Two groups of the shared expert are on their way, where that is room.
-    group = _bytes_of_a_group(made)
-    fits = x_rows * row_bytes + 2 * group <= _SHARED_BYTES
-    warps = made["PARTS"] * made["SETS"]
-    steps = -(-parts // warps) * -(-int(s.K) // 128 // parts)
+    made = chosen(tiles, slots, x_rows, s, group, wide=tokens == 1)
+    # The block of one token leaves room for one of the next kernel.
+    lean = tokens == 1 and s.A <= SLOTS and made["PARTS"] * made["SETS"] == 16
     return made | dict(
+        SM_THREADS=1024 if lean else SM_THREADS,
         TOKENS=tokens,
         SLOT_GROUPS=-(-int(s.A) // slots),
-        DENSE_PARTS=parts,
-        DENSE_STEPS=steps,
-        DENSE_RING=min(2 if fits else 1, steps),
+        DENSE_PARTS=int(evaluate(DENSE_PARTS, s)),
     )
 
 
-def _bytes_of_a_group(c: Mapping[str, int]) -> int:
-    return 2 * c["TILES"] * 32 * c["PARTS"] * c["SETS"] * 16
+def _geometry(s: Shape, c: Mapping[str, int], rows: int, group: int) -> Geometry:
+    grid = (s.T, -(-s.N // rows))
+    return Geometry(
+        grid, 32 * c["PARTS"] * c["SETS"], shared_bytes(s, c, group, wide=c["TOKENS"] == 1)
+    )
 
 
-def _geometry(s: Shape, c: Mapping[str, int], rows: int, row_bytes: int) -> Geometry:
-    shared = c["X_ROWS"] * row_bytes + c["DENSE_RING"] * _bytes_of_a_group(c)
-    return Geometry((s.T, -(-s.N // rows)), 32 * c["PARTS"] * c["SETS"], shared_bytes=shared)
-
-
-def _first_row_bytes(s: Shape) -> int:
-    return int(2 * s.K + s.K // 32)
-
-
-def _first_constants(s: Shape) -> Mapping[str, int]:
-    return _constants(s, 4, 1, _first_row_bytes(s), int(s.T))
-
-
-def _first_geometry(s: Shape) -> Geometry:
-    return _geometry(s, _first_constants(s), 16, _first_row_bytes(s))
+def _first_constants(s: Shape, group: int) -> Mapping[str, int]:
+    return _constants(s, 4, 1, int(s.T), group)
 
 
 def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
@@ -122,8 +106,8 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
             Scalar("limit", F32),
         ],
         requires=(_TOKENS, _ACTIVE),
-        constants=_first_constants,
-        geometry=_first_geometry,
+        constants=lambda s: _first_constants(s, group),
+        geometry=lambda s: _geometry(s, _first_constants(s, group), 16, group),
         writes=dict(y=Tile(x=("T", 1), y=("N", 16)), shared_y=Tile(y=("N", 16))),
         contract=dict(
             # Seven spacings of swiglu_weighted are 14 roundings of the result.
@@ -152,22 +136,14 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
     )
 
 
-def _second_row_bytes(s: Shape) -> int:
-    """Rows of hidden as they come, and as products take them."""
-    return int(4 * s.K + 2 * s.K + s.K // 32)
-
-
 def _second_constants(s: Shape, group: int) -> Mapping[str, int]:
     tiles = 4 if -(-s.N // 32) >= CARD_BLOCKS else 2
-    made = _constants(s, tiles, min(int(s.A), SLOTS), _second_row_bytes(s), 1)
-    # The four groups of a chunk of MXFP4 leave the fewest registers for a loop around walks.
-    tight = group == 32 and made["SLOT_GROUPS"] > 1
-    return made | dict(LESS_DEPTH=1) if tight else made
+    return _constants(s, tiles, min(int(s.A), SLOTS), 1, group)
 
 
 def _second_geometry(s: Shape, group: int) -> Geometry:
     c = _second_constants(s, group)
-    return _geometry(s, c, 8 * c["TILES"], _second_row_bytes(s))
+    return _geometry(s, c, 8 * c["TILES"], group)
 
 
 def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:

@@ -34,6 +34,12 @@ Geometries = Callable[[Shape], Geometry]
 PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
 SLOTS = 8
+# Pieces of weights that a warp has on their way, at most, and the shared memory that a block may
+# take: it leaves room for one of the kernel before or behind, also where there are only 100 KiB.
+RING = 4
+SHARED_BYTES = 92 * 1024
+# Threads that shall find room on a multiprocessor; two blocks of 512 have 64 registers a thread.
+SM_THREADS = 512
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 CARD_BLOCKS = 96
 
@@ -61,28 +67,50 @@ def _contract(group: int) -> Within:
     return Within("dot", depth=depth_of(group), terms="K", because=_BECAUSE)
 
 
-def chosen(tiles: int, slots: int, x_rows: int, s: Shape) -> dict[str, int]:
-    """How chunks of K, slots and rows of w are dealt to the warps of a block."""
+def chosen(
+    tiles: int, slots: int, x_rows: int, s: Shape, group: int, ring: int = RING, wide: bool = False
+) -> dict[str, int]:
+    """How chunks of K, slots and rows of w are dealt to the warps of a block.
+
+    wide: whether a row of x waits in shared memory as bf16, too.
+    """
     parts = int(evaluate(PARTS, s))
-    return dict(
+    made = dict(
         PARTS=parts, SETS=min(slots, 16 // parts, 2), TILES=tiles, SLOTS=slots, X_ROWS=x_rows
+    )
+    room = SHARED_BYTES - _staged_bytes(s, x_rows, wide)
+    return made | dict(
+        RING=max(1, min(ring, room // _bytes_of_a_piece(made, group))), SM_THREADS=SM_THREADS
     )
 
 
-def _constants(slots: Callable[[Shape], int]) -> Constants:
-    return lambda s: chosen(2, slots(s), 1, s)
+def _staged_bytes(s: Shape, x_rows: int, wide: bool) -> int:
+    return int(x_rows * (2 * s.K + s.K // 32) + (2 * s.K if wide else 0))
+
+
+def _bytes_of_a_piece(c: Mapping[str, int], group: int) -> int:
+    """A place of the ring: codes of two tiles for every thread, and the scales of their rows."""
+    warps = c["PARTS"] * c["SETS"]
+    return warps * (32 * 32 + 16 * 128 // group)
+
+
+def shared_bytes(s: Shape, c: Mapping[str, int], group: int, wide: bool = False) -> int:
+    """The ring, and behind it rows of x as products take them."""
+    return c["RING"] * _bytes_of_a_piece(c, group) + _staged_bytes(s, c["X_ROWS"], wide)
+
+
+def _constants(slots: Callable[[Shape], int], group: int) -> Constants:
+    return lambda s: chosen(2, slots(s), 1, s, group)
 
 
 def _geometry(
-    columns: Callable[[Shape], int], constants: Constants, matrices: int = 1
+    columns: Callable[[Shape], int], constants: Constants, group: int, matrices: int = 1
 ) -> Geometries:
     def geometry(s: Shape) -> Geometry:
         c = constants(s)
         rows = 8 * c["TILES"] // matrices
-        staged = c["X_ROWS"] * (2 * s.K + s.K // 32)
-        return Geometry(
-            (columns(s), -(-s.N // rows)), 32 * c["PARTS"] * c["SETS"], shared_bytes=staged
-        )
+        threads = 32 * c["PARTS"] * c["SETS"]
+        return Geometry((columns(s), -(-s.N // rows)), threads, shared_bytes(s, c, group))
 
     return geometry
 
@@ -91,7 +119,7 @@ def weights_of(prefix: str, scale: Format, group: int, name: str = "") -> list[A
     """The arrays of one matrix, or of those of all experts."""
     weights = [
         In(f"{name}codes", E2M1X2, f"{prefix}N K/2", align=16),
-        In(f"{name}scales", scale, f"{prefix}N K/{group}", align=2),
+        In(f"{name}scales", scale, f"{prefix}N K/{group}", align=128 // group),
     ]
     second = [In(f"{name}scale2", F32, prefix.strip() or "1")]
     return weights + (second if group == 16 else [])
@@ -103,7 +131,7 @@ def bytes_of_weights(s: Shape, group: int) -> int:
 
 
 def _one(name: str, kind: str, scale: Format, group: int) -> Kernel:
-    constants = _constants(lambda s: 1)
+    constants = _constants(lambda s: 1, group)
     return kernel(
         name=name,
         family="linear_fp4",
@@ -117,7 +145,7 @@ def _one(name: str, kind: str, scale: Format, group: int) -> Kernel:
             Dim("K"),
         ],
         constants=constants,
-        geometry=_geometry(lambda s: s.T, constants),
+        geometry=_geometry(lambda s: s.T, constants, group),
         writes=dict(y=Tile(x=("T", 1))),
         contract=dict(y=_contract(group)),
         work=lambda s: Work(
@@ -142,7 +170,7 @@ _SHARED_ROWS = Require("T*group == S", because="slot s has activation row s / gr
 
 
 def _selected(name: str, kind: str, scale: Format, group: int) -> Kernel:
-    constants = _constants(_slots_of_block)
+    constants = _constants(_slots_of_block, group)
     return kernel(
         name=name,
         family="linear_fp4",
@@ -160,7 +188,7 @@ def _selected(name: str, kind: str, scale: Format, group: int) -> Kernel:
         ],
         requires=(_SHARED_ROWS,),
         constants=constants,
-        geometry=_geometry(_columns_of_groups, constants),
+        geometry=_geometry(_columns_of_groups, constants, group),
         contract=dict(y=_contract(group)),
         work=lambda s: Work(
             read=min(s.S, s.E) * bytes_of_weights(s, group) + s.T * s.K + 4 * s.T * s.K // 128,
@@ -173,7 +201,7 @@ def _selected(name: str, kind: str, scale: Format, group: int) -> Kernel:
 
 def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
     def constants(s: Shape) -> Mapping[str, int]:
-        return chosen(4, _slots_of_block(s), 1, s)
+        return chosen(4, _slots_of_block(s), 1, s, group)
 
     return kernel(
         name=name,
@@ -195,7 +223,7 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
         ],
         requires=(_SHARED_ROWS,),
         constants=constants,
-        geometry=_geometry(_columns_of_groups, constants, matrices=2),
+        geometry=_geometry(_columns_of_groups, constants, group, matrices=2),
         contract=dict(
             y=Within(
                 "dot",
@@ -216,7 +244,7 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
 
 
 def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
-    constants = _constants_of_tokens
+    constants = _constants_of_tokens(group)
     return kernel(
         name=name,
         family="linear_fp4",
@@ -237,7 +265,7 @@ def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
             Require(f"A <= {SLOTS}", "a block takes the slots of a token one after the other"),
         ),
         constants=constants,
-        geometry=_geometry(lambda s: s.T, constants),
+        geometry=_geometry(lambda s: s.T, constants, group),
         writes=dict(y=Tile(x=("T", 1))),
         contract=dict(
             y=Within(
@@ -259,9 +287,12 @@ def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
     )
 
 
-def _constants_of_tokens(s: Shape) -> Mapping[str, int]:
-    wide = s.A > 1 and s.T * -(-s.N // 32) >= CARD_BLOCKS
-    return chosen(4 if wide else 2, s.A, s.A, s)
+def _constants_of_tokens(group: int) -> Constants:
+    def constants(s: Shape) -> Mapping[str, int]:
+        wide = s.A > 1 and s.T * -(-s.N // 32) >= CARD_BLOCKS
+        return chosen(4 if wide else 2, s.A, s.A, s, group)
+
+    return constants
 
 
 linear_fp4_mx = _one("linear_fp4_mx", "MXFP4", UE8M0, 32)
