@@ -85,6 +85,8 @@ def cut_axis(name: str) -> int | None:
 
 def demand_divisible(config: ModelConfig, world: int, where: str) -> None:
     """Nothing, if the model can be cut into that many parts. Errors: Refusal naming what cannot."""
+    if world == 1:
+        return
     c = config
     rules = (
         ("attention heads", c.n_heads, c.head_dim, WEIGHT_BLOCK),
