@@ -86,8 +86,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         missing = 0;
     }
     __syncthreads();
-    const Meeting join = {(u32*)box, offsets, size, N, first + (i32)blockIdx.x, (i32)blockIdx.y,
-                          (i32)gridDim.y, turn};
+    const Meeting join = {(u32*)box,       offsets,        size, N, first + (i32)blockIdx.x,
+                          (i32)blockIdx.y, (i32)gridDim.y, turn};
 
     Floats<WIDTH> mine = {};
     if (inside) {

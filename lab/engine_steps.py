@@ -54,8 +54,8 @@ class StepCost:
     the host's clock from the first launch until all are done; None where steps are not replayed.
     kernels: each kernel's launches replayed alone, the most expensive first; none without graphs.
     boundary_s: of the copies between stages, sent alone; boundary_bytes: what they move.
-    joins: how often the ranks of a tensor-parallel model meet; join_s: of one such join, the mean of
-    all of them sent with nothing between.
+    joins: how often the ranks of a tensor-parallel model meet; join_s: of one such join, the mean
+    of all of them sent with nothing between.
     """
 
     path: str

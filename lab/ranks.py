@@ -2,9 +2,9 @@
 
 Both get the same input. All that stands before the cut sum is the same bytes then: heads, groups
 and quantiser groups lie whole on a rank. The sum itself is cut into N parts, each summed by the
-kernel's own law and then added in the order of the ranks, so a term passes through the roundings of
-its part, d_r, and N - 1 additions; on one device through d_1. Both are sums of the same products, so
-they differ by no more than
+kernel's own law and then added in the order of the ranks, so a term passes through the roundings
+of its part, d_r, and N - 1 additions; on one device through d_1. Both are sums of the same
+products, so they differ by no more than
 
     gamma(d_1 + max d_r + N - 1) * sum |a b| + u |y|,    gamma(L) = L u / (1 - L u),  u = 2^-24,
 
@@ -95,7 +95,7 @@ def _compared(layer: int, name: str, alone: Floats, outs: list[Floats], s: _Sum)
 
 
 def _outputs(
-    engine: Engine, layer: int, name: str, x: Floats, ids: np.ndarray
+    engine: Engine, layer: int, name: str, x: np.ndarray, ids: np.ndarray
 ) -> tuple[list[Rows], list[Floats]]:
     """(the rows of every rank, the sub-block's output [T,D] there)."""
     c, runs, made = engine.config, eager_rows(engine, ids, 0, library=False), []

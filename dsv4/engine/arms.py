@@ -82,11 +82,6 @@ class Arms:
     parallel: str = "layers"
 
     @property
-    def tensor(self) -> bool:
-        """Whether several devices share every layer."""
-        return self.parallel == "tensor"
-
-    @property
     def indirect_experts(self) -> bool:
         """Whether experts are chosen on the device, without the host looking at ids."""
         return self.quantisers and self.expert is ExpertArm.NATIVE

@@ -8,7 +8,7 @@ from typing import Any
 from dsv4.engine.attention import attention
 from dsv4.engine.experts import moe
 from dsv4.engine.fused_experts import fused_moe
-from dsv4.engine.joins import room_rows
+from dsv4.engine.joins import windows
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
 from dsv4.engine.streams import Mixing, enter, leave, pass_on, pass_on_open
@@ -69,16 +69,16 @@ def run_chained(
 def joined(run: Rows, z: Any) -> Any:
     """A sub-block's output [T,D]: z itself, or the sum of what the ranks have in theirs.
 
-    Errors at the launch of a rank that waits in vain come with the results of the step.
+    z: of that name in the workspace. A rank that waits in vain is told of by `Joins.checked`.
     """
     if run.stage.joins is None:
         return z
     space, dim = run.workspace, run.config.dim
-    rows = room_rows(run.rows, space.rows)
-    out = space.rows_of("z joined", rows, dim, fmt=F32)
+    part = space.rows_of("z", space.rows, dim, fmt=F32)
+    out = space.rows_of("z joined", space.rows, dim, fmt=F32)
     with run.phase("join"):
-        part = space.rows_of("z", rows, dim, fmt=F32)
-        run.stage.joins.add(run.tape, run.stage.share.rank, part, out)
+        for rows in windows(run.rows, dim, space.rows):
+            run.stage.joins.add(run.tape, run.stage.share.rank, part[rows], out[rows])
     return out[: run.rows]
 
 

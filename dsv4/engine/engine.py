@@ -94,10 +94,12 @@ class Engine:
         chosen = arms or resolve_arms(variant=variant, **switches)
         source = open_source(model)
         longest = longest_sequence(source.census.config, max_seq, source.where)
-        opened = open_model(
-            source, open_devices(devices, backend), chosen, max_seq=longest, progress=progress,
-            links=links,
-        )  # fmt: skip
+        places = open_devices(devices, backend)
+        # Not a matter of what is loaded: arms that differ in it share their weights.
+        if chosen.dependent_launch:
+            for device in places:
+                device.require_dependent_launch()
+        opened = open_model(source, places, chosen, max_seq=longest, progress=progress, links=links)
         spaces = tuple(Workspace(s.device, chosen.prefill_chunk) for s in opened.stages)
         controls = tuple(new_control(s.device, chosen.prefill_chunk) for s in opened.stages)
         return cls(

@@ -61,7 +61,5 @@ def _best(runs: Sequence[Rows], ends: Sequence[Any]) -> Any:
         ids, logit = greedy_part(run, stage.exit, streams, stage.head)
         chosen = run.workspace.rows_of("chosen of all", int(ids.shape[0]), fmt=I32)
         with run.phase("head"):
-            stage.joins.best(
-                run.tape, stage.share.rank, logit, ids, run.config.vocab_size, chosen
-            )
+            stage.joins.best(run.tape, stage.share.rank, logit, ids, run.config.vocab_size, chosen)
     return chosen

@@ -1,4 +1,4 @@
-"""Where the ranks of a tensor-parallel model meet: sums of their parts, and the best of their tokens.
+"""Where the ranks of a tensor-parallel model meet: sums of their parts, the best of their tokens.
 
 On GPUs a join is a kernel on every card that writes into the other cards' memory and waits for
 theirs by flags; it stands in the graph of its card like any other launch, and because flags count
@@ -9,7 +9,7 @@ last one has come the others look again from where they stood.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,10 +18,13 @@ import numpy as np
 from dsv4.engine.arms import VERIFY_ROWS
 from dsv4.engine.tape import Tape
 from dsv4.errors import DeviceError
-from dsv4.kernels.join import join_add, join_argmax, mailbox_words
+from dsv4.kernels.join import THREADS, join_add, join_argmax, mailbox_words
 from dsv4.runtime.device import Device
 from dsv4.spec import I32, Kernel
 
+# Blocks of 256 threads that a card runs at the same time in any case: four on each of 132
+# multiprocessors, and fewer than that.
+_MOST_BLOCKS: Final = 512
 # Looks at a flag before a peer counts as missing: many seconds on a GPU, and no wait on the host.
 _SPINS: Final = {"cuda": 1 << 25, "host": 1}
 
@@ -164,15 +167,21 @@ class Joins:
         return come
 
 
-def room_rows(rows: int, most: int) -> int:
-    """How many rows a join of that many takes, out of buffers of `most`.
+def windows(rows: int, width: int, most: int) -> Iterator[slice]:
+    """The rows of each join that takes up to so many rows, out of buffers of `most`.
 
-    Those of a step are as many as they are; of a prompt, whose pieces have any size, a power of two
-    or all, so that few rooms serve them. Rows do not meet, so more of them change nothing.
+    Rows of a step are as many as they are. A prompt has pieces of any size: a join takes a power of
+    two of rows, or all that the buffers have left, so that few rooms serve all. Rows do not meet,
+    so more of them change nothing. And it takes no more blocks than a card runs at once, since a
+    block holds its place until the peer's block of the same tile has come.
     """
     if rows <= VERIFY_ROWS:
-        return rows
-    return min(1 << (rows - 1).bit_length(), most)
+        yield slice(0, rows)
+        return
+    largest = max(VERIFY_ROWS, 1 << ((_MOST_BLOCKS * 4 * THREADS // width) | 1).bit_length() - 1)
+    for first in range(0, rows, largest):
+        wanted = min(largest, 1 << (rows - first - 1).bit_length())
+        yield slice(first, min(first + wanted, most))
 
 
 def new_joins(devices: Sequence[Device]) -> Joins | None:

@@ -61,17 +61,14 @@ def open_model(
     free = {numbers[id(d)]: d.memory_bytes()[0] for d in devices}
     demand_room(placement, free, source.where)
     probe_peers(devices)
-    if arms.dependent_launch:
-        for device in devices:
-            device.require_dependent_launch()
-    joins = new_joins(devices) if arms.tensor else None
+    joins = new_joins(devices) if arms.parallel == "tensor" else None
     stages: list[Stage] = []
     try:
         tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))
         mtp, dspark = None, None
         first = 0 if links is None else links.rank
         for index, device in enumerate(devices, first):
-            share = Share(index, len(devices)) if arms.tensor else Share(0, 1)
+            share = Share(index, len(devices)) if arms.parallel == "tensor" else Share(0, 1)
             held = source if share.world == 1 else SharedSource(source, share)
             stages.append(_load_stage(held, arms, placement, index, device, tables, progress))
             stages[-1].links, stages[-1].share, stages[-1].joins = links, share, joins
@@ -106,7 +103,7 @@ def open_model(
 
 def demand_one_process(arms: Arms) -> None:
     """Nothing, if the arms allow several processes. Errors: Refusal."""
-    if arms.tensor:
+    if arms.parallel == "tensor":
         raise Refusal(
             "DSV4_PARALLEL=tensor was asked for with --world\n"
             "  its ranks are devices of one process, which write into each other's memory\n"
@@ -128,7 +125,7 @@ def tail_of(census: Census, arms: Arms, where: str) -> str:
             f"  {where} has {'no blocks behind its trunk' if lineage == 'off' else lineage}\n"
             "  by its headers\n  unset DSV4_DRAFTER, or open another release"
         )
-    if lineage == "mtp" and not arms.tensor:
+    if lineage == "mtp" and arms.parallel != "tensor":
         return "mtp"
     return arms.drafter
 

@@ -10,7 +10,7 @@ from dsv4.checkpoint.config import ModelConfig
 from dsv4.checkpoint.expected import Entry
 from dsv4.checkpoint.formats import block_of
 from dsv4.engine.arms import VERIFY_ROWS, Arms
-from dsv4.engine.joins import room_rows
+from dsv4.engine.joins import windows
 from dsv4.engine.shares import Share, demand_divisible
 from dsv4.engine.state import cache_bytes
 from dsv4.errors import Refusal
@@ -79,7 +79,7 @@ def plan_placement(
     another stage than its drafter; for ranks that do not divide the model or a device twice.
     """
     config, count = census.config, len(devices)
-    if arms.tensor:
+    if arms.parallel == "tensor":
         return _plan_ranks(census, arms, devices, max_seq)
     sizes = [0] * config.n_layers
     outside = {"first": 0, "last": 0, "tail": 0}
@@ -116,9 +116,7 @@ def plan_placement(
     return Placement(tuple(stages), layer_stage, max_seq)
 
 
-def _plan_ranks(
-    census: Census, arms: Arms, devices: Sequence[int], max_seq: int
-) -> Placement:
+def _plan_ranks(census: Census, arms: Arms, devices: Sequence[int], max_seq: int) -> Placement:
     config, world = census.config, len(devices)
     if len(set(devices)) != world:
         raise Refusal(
@@ -140,9 +138,7 @@ def _plan_ranks(
         state = sum(cache_bytes(config, r, max_seq, arms.prefill_chunk) for r in ratios)
         tables = 2 * 4 * rope_positions(config, max_seq) * config.rope_head_dim
         spaces = workspace_bytes(own, arms, max_seq, last=True) + _join_bytes(config, arms, world)
-        stages.append(
-            StagePlan(rank, device, (0, config.n_layers), weights, tables, state, spaces)
-        )
+        stages.append(StagePlan(rank, device, (0, config.n_layers), weights, tables, state, spaces))
     return Placement(tuple(stages), (0,) * config.n_layers, max_seq)
 
 
@@ -150,7 +146,9 @@ def _join_bytes(config: ModelConfig, arms: Arms, world: int) -> int:
     """Mailboxes of joins of every size that occurs, and the sums."""
     if world == 1:
         return 0
-    sizes = {room_rows(n, arms.prefill_chunk) for n in range(1, arms.prefill_chunk + 1)}
+    most = arms.prefill_chunk
+    cuts = (cut for n in range(1, most + 1) for cut in windows(n, config.dim, most))
+    sizes = {cut.stop - cut.start for cut in cuts}
     boxes = sum(4 * mailbox_words(world, rows, config.dim) for rows in sizes)
     return boxes + 4 * config.dim * arms.prefill_chunk + 4 * config.vocab_size * VERIFY_ROWS
 

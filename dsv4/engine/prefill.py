@@ -130,9 +130,7 @@ def eager_rows(engine: Engine, ids: np.ndarray, start: int, *, library: bool) ->
                 config=stage.share.config(engine.config),
                 arms=engine.arms,
                 stage=stage,
-                tape=Tape(
-                    stage.device, keep=stage.joins is not None, profile=engine.arms.profile
-                ),
+                tape=Tape(stage.device, keep=stage.joins is not None, profile=engine.arms.profile),
                 workspace=space,
                 rows=len(ids),
                 start=start,

@@ -91,7 +91,7 @@ def demand_divisible(config: ModelConfig, world: int, where: str) -> None:
     rules = (
         ("attention heads", c.n_heads, c.head_dim, WEIGHT_BLOCK),
         ("output groups", c.o_groups, c.o_lora_rank, WEIGHT_BLOCK),
-        # Codes of a bank are cut inside bytes of two, scales at 32; the quantiser's groups are wider.
+        # Two codes are a byte and 32 share a scale; the groups of the quantiser are wider.
         ("columns inside an expert", c.moe_inter_dim, 1, WEIGHT_BLOCK),
         ("tokens of the vocabulary", c.vocab_size, 1, 1),
     )

@@ -24,7 +24,9 @@ def plan(layout: str = "official") -> MintPlan:
 
 
 @functools.lru_cache(maxsize=24)
-def ranked(*, layout: str = "official", world: int = 2, mode: str = "run", **switches: str) -> Engine:
+def ranked(
+    *, layout: str = "official", world: int = 2, mode: str = "run", **switches: str
+) -> Engine:
     """The model on so many ranks, each on a host device of its own."""
     devices = tuple(HostDevice(mode=mode, seed=11) for _ in range(world))
     return Engine.load(plan(layout), devices, max_seq=MAX_SEQ, parallel="tensor", **switches)

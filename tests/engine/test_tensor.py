@@ -1,4 +1,4 @@
-"""Ranks that share every layer: the same bytes on each, and the identity laws inside their class."""
+"""Ranks that share every layer: the same bytes on each, and the laws inside their class."""
 
 from __future__ import annotations
 
@@ -45,14 +45,12 @@ def assert_alike(a: Sequence, b: Sequence) -> None:
 @pytest.mark.parametrize("fused", FUSED)
 def test_one_rank_gives_the_bytes_of_the_plain_engine(fused: str) -> None:
     one = ranked(world=1, fused=fused)
-    assert one.arms.tensor and one.last.joins is None
+    assert one.arms.parallel == "tensor" and one.last.joins is None
     assert_alike(run(one), run(alone(fused=fused)))
 
 
 def test_one_rank_takes_any_model() -> None:
-    one = Engine.load(
-        tiny_engine().source, backend="host", max_seq=60, parallel="tensor"
-    )
+    one = Engine.load(tiny_engine().source, backend="host", max_seq=60, parallel="tensor")
     assert generate(one, tokens(9), 4).tokens == generate(tiny_engine(), tokens(9), 4).tokens
 
 
@@ -166,8 +164,16 @@ def test_sequences_take_turns_on_ranks() -> None:
     assert [tuple(t) for t in together] == [generate(engine, p, 5).tokens for p in prompts]
 
 
-@pytest.mark.parametrize("switches", [{"dots_arm": "f64"}, {"decode_path": "device-hostmath"},
-                                      {"decode_path": "legacy"}, {"profile": "sync"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"dots_arm": "f64"},
+        {"decode_path": "device-hostmath"},
+        {"decode_path": "legacy"},
+        {"profile": "sync"},
+    ],
+    ids=str,
+)
 def test_other_arms_choose_the_largest_logit_as_well(switches: dict[str, str]) -> None:
     engine = ranked(**switches)
     rows, greedy = after_prompt(engine), after_prompt(engine)
