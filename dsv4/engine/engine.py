@@ -39,7 +39,7 @@ from dsv4.runtime.device import Device
 
 @dataclass(frozen=True, slots=True)
 class VramRow:
-    """Memory of one stage: its device, bytes free and in all, and what the engine put there."""
+    """Memory of one stage or rank: its device, bytes free and in all, what the engine put there."""
 
     stage: int
     device: str
@@ -195,7 +195,7 @@ class Engine:
         rows = []
         for s in self.stages:
             free, total = s.device.memory_bytes()
-            rows.append(VramRow(s.index, s.device.name, free, total, s.loaded_bytes))
+            rows.append(VramRow(s.index + s.share.rank, s.device.name, free, total, s.loaded_bytes))
         return rows
 
     def forward(
