@@ -98,7 +98,8 @@ def demand_divisible(config: ModelConfig, world: int, where: str) -> None:
     for what, count, width, block in rules:
         part = count // world
         if count % world or part * width % block:
-            unit = "" if block == 1 else f" of {width} columns in whole blocks of {block}"
+            unit = "" if width == 1 else f" of {width} columns"
+            unit += "" if block == 1 else f" in whole blocks of {block}"
             raise Refusal(
                 f"DSV4_PARALLEL=tensor was asked for on {world} devices\n"
                 f"  {count} {what}{unit} are not {world} equal parts\n  in {where}\n"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 
+from dsv4.checkpoint.expected import expected_tensors
 from dsv4.checkpoint.mint import MintPlan, plan_mint
 from dsv4.engine.engine import Engine
 from dsv4.engine.state import DecodeState
@@ -21,6 +23,14 @@ PROMPT = 22
 def plan(layout: str = "official") -> MintPlan:
     """Layers that attend to their window, twice, then to blocks of 4 and of 128."""
     return plan_mint("small", layout, seed=3, layers=4)
+
+
+@functools.cache
+def wide_plan() -> MintPlan:
+    """Two of its layers, with experts that four ranks can share."""
+    narrow = plan_mint("small", "official", seed=7, layers=2)
+    config = replace(narrow.config, moe_inter_dim=512)
+    return replace(narrow, config=config, entries=expected_tensors(config, narrow.layout))
 
 
 @functools.lru_cache(maxsize=24)

@@ -118,6 +118,8 @@ def test_a_committed_prefix_leaves_the_bytes_of_plain_steps(fused: str) -> None:
         at += kept
     assert same_bytes(np.stack(said), np.stack(rows))
     assert_same(remembered(engine, plain), remembered(engine, tried))
+    following = [engine.decode_step_greedy(int(t), plain) for t in ids[8:11]]
+    assert engine.verify_batch(ids[8:11], tried, vstate).argmax.tolist() == following
 
 
 @pytest.mark.parametrize("branches", ["off", "on"])

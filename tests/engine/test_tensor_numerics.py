@@ -7,11 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsv4.engine import decode
 from dsv4.engine.engine import Engine
 from dsv4.engine.prefill import eager_rows
+from dsv4.runtime.hostdevice import HostDevice
 from lab.ranks import sub_blocks
 from tests.engine.engines import same_bytes
-from tests.engine.ranks import PROMPT, alone, ids_of, ranked
+from tests.engine.ranks import (
+    PROMPT,
+    alone,
+    assert_same,
+    ids_of,
+    ranked,
+    remembered,
+    wide_plan,
+)
 
 LAYERS = range(4)
 
@@ -25,6 +35,26 @@ def test_every_sub_block_is_within_its_bound_of_one_device(layout: str, rows: in
     assert all(s.alike and s.worst <= 1.0 for s in found), found
     # The sums are other sums: no distance at all would mean that nothing was cut.
     assert all(s.units > 0.0 for s in found) or rows == 1
+
+
+def test_four_ranks_are_within_their_bound_and_agree_on_every_step() -> None:
+    arms = dict(max_seq=60, prefill_gemm="rows")
+    one = Engine.load(wide_plan(), backend="host", **arms)
+    devices = tuple(HostDevice() for _ in range(4))
+    four = Engine.load(wide_plan(), devices, parallel="tensor", graphs="on", **arms)
+    assert all(s.alike and s.worst <= 1.0 for s in sub_blocks(one, four, rows=9))
+    plain, replayed = four.alloc_decode_state(), four.alloc_decode_state(rows=3)
+    ids = ids_of(6, seed=4)
+    for state in (plain, replayed):
+        four.prefill_with_cache(ids_of(9), state)
+    rows = [four.decode_step(int(t), plain) for t in ids]
+    for first in (0, 3):
+        made = decode.step_logits(four, replayed, ids[first : first + 3])
+        chosen = decode.step_greedy(four, replayed, ids[first : first + 3])
+        assert same_bytes(made, np.stack(rows[first : first + 3]))
+        assert chosen.tolist() == [int(row.argmax()) for row in rows[first : first + 3]]
+        replayed.pos += 3
+    assert_same(remembered(four, plain), remembered(four, replayed))
 
 
 def test_a_rank_with_the_other_ones_columns_is_far_outside_of_the_bound() -> None:
