@@ -9,6 +9,7 @@ last one has come the others look again from where they stood.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +18,7 @@ import numpy as np
 
 from dsv4.engine.arms import VERIFY_ROWS
 from dsv4.engine.tape import Tape
-from dsv4.errors import DeviceError
+from dsv4.errors import DeviceError, Refusal
 from dsv4.kernels.join import THREADS, join_add, join_argmax, mailbox_words
 from dsv4.runtime.device import Device
 from dsv4.spec import I32, Kernel
@@ -187,10 +188,16 @@ def windows(rows: int, width: int, most: int) -> Iterator[slice]:
 def new_joins(devices: Sequence[Device]) -> Joins | None:
     """Joins of these ranks, each on a device that reaches the others; None for a single one.
 
-    Errors: Refusal for a device that comes twice, or that cannot reach another one.
+    Errors: Refusal for devices that cannot reach each other, or launches that block.
     """
     if len(devices) == 1:
         return None
+    if devices[0].backend == "cuda" and os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        raise Refusal(
+            f"{len(devices)} ranks were to join on {devices[0].name}\n"
+            "  under CUDA_LAUNCH_BLOCKING=1 a join would wait for one that is not sent yet\n"
+            "  in the environment\n  unset it, or use DSV4_PARALLEL=layers"
+        )
     for device in devices:
         for peer in devices:
             if peer is not device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from dsv4.checkpoint.mint import plan_mint
 from dsv4.distributed.joining import Seat, join_stages
 from dsv4.engine.engine import Engine
+from dsv4.engine.joins import new_joins
 from dsv4.engine.lanes import in_order
 from dsv4.engine.recording import recorded
 from dsv4.engine.shares import Share, SharedSource, cut_axis, demand_divisible
@@ -97,6 +99,14 @@ def test_processes_and_drafters_from_outside_are_refused() -> None:
             pass
     with pytest.raises(Refusal, match="a drafter for a model on 2 ranks"):
         V4Target(ranked())
+
+
+def test_launches_that_block_are_refused_on_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards: Any = [SimpleNamespace(backend="cuda", name="H200") for _ in range(2)]
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(Refusal, match="CUDA_LAUNCH_BLOCKING=1"):
+        new_joins(cards)
+    assert new_joins(cards[:1]) is None and new_joins([HostDevice(), HostDevice()]) is not None
 
 
 def test_the_next_token_block_of_a_release_stays_out() -> None:
