@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,12 @@ import numpy as np
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
 from dsv4.engine.interleave import step_turns, take_turns
+from dsv4.engine.lanes import in_order, send
 from dsv4.engine.prefill import bucket
+from dsv4.engine.recording import recorded
 from dsv4.engine.state import DecodeState, begin_again
 from dsv4.engine.switches import resolve_arms
-from dsv4.engine.tape import Entry
+from dsv4.engine.tape import Entry, Tape
 from dsv4.errors import Refusal
 from lab.minted import model_of
 
@@ -52,6 +54,8 @@ class StepCost:
     the host's clock from the first launch until all are done; None where steps are not replayed.
     kernels: each kernel's launches replayed alone, the most expensive first; none without graphs.
     boundary_s: of the copies between stages, sent alone; boundary_bytes: what they move.
+    joins: how often the ranks of a tensor-parallel model meet; join_s: of one such join, the mean
+    of all of them sent with nothing between.
     """
 
     path: str
@@ -67,6 +71,8 @@ class StepCost:
     kernels: tuple[KernelCost, ...]
     boundary_s: float = 0.0
     boundary_bytes: int = 0
+    joins: int = 0
+    join_s: float = 0.0
 
     @property
     def best_s(self) -> float:
@@ -136,6 +142,7 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         _synchronize(engine)
         done.append(time.perf_counter() - begin)
     launches = [e for e in entries if not e.host]
+    joins, join_s = join_cost(engine, step_tapes(engine, state, rows), repeats)
     return StepCost(
         path=str(engine.arms.to_json()["decode_path"]),
         position=context,
@@ -150,6 +157,8 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         kernels=tuple(kernel_costs(engine, entries, repeats)),
         boundary_s=_boundary_s(engine, entries, repeats),
         boundary_bytes=sum(e.size_bytes for e in entries if e.name == _BOUNDARY) // 2,
+        joins=joins,
+        join_s=join_s,
     )
 
 
@@ -225,10 +234,10 @@ def _boundary_s(engine: Engine, entries: Sequence[Entry], repeats: int) -> float
 
 def kernel_costs(engine: Engine, entries: Sequence[Entry], repeats: int) -> list[KernelCost]:
     """Costs by kernel, none without graphs; the launches of all layers together read more than a
-    cache holds.
+    cache holds. Joins are left out: one rank's alone would wait for the others (`join_cost`).
     """
     found = []
-    for name in dict.fromkeys(e.name for e in entries if not e.crossing):
+    for name in dict.fromkeys(e.name for e in entries if not (e.crossing or e.join)):
         own = [e for e in entries if e.name == name]
         spent_s = _replayed_s(engine, own, repeats)
         if spent_s is not None:
@@ -238,10 +247,31 @@ def kernel_costs(engine: Engine, entries: Sequence[Entry], repeats: int) -> list
 
 def step_entries(engine: Engine, state: DecodeState, rows: int) -> list[Entry]:
     """Everything that a greedy step does, in order."""
+    return [e for _, some in in_order(step_tapes(engine, state, rows)) for e in some]
+
+
+def step_tapes(engine: Engine, state: DecodeState, rows: int) -> list[Tape]:
+    """What a greedy step has bound: its trunk, then its head."""
     bound = bucket(state.pos + rows, engine.max_seq)
     program = decode.program_of(engine, state, rows, bound)
-    head = decode.head_of(engine, state, rows, "greedy")
-    return [e for run in program.runs for e in run.tape.entries] + head.tape.entries
+    return [*program.tapes, *decode.head_of(engine, state, rows, "greedy").tapes]
+
+
+def join_cost(engine: Engine, tapes: Sequence[Tape], repeats: int) -> tuple[int, float]:
+    """(how often the ranks meet in a step, seconds of one join); (0, 0.0) for a model in stages.
+
+    All joins of the step are sent with nothing between them, on all ranks, as graphs where steps
+    are; the time is by the host's clock.
+    """
+    met = [replace(t, entries=[e for e in t.entries if e.join]) for t in tapes]
+    count = sum(len(t.entries) for t in met) // len(engine.stages)
+    if not count:
+        return 0, 0.0
+    replay = recorded(met, False).replay if decode.uses_graphs(engine) else lambda: send(met)
+    replay()
+    _synchronize(engine)
+    spent = [_wall_s(engine, replay) for _ in range(max(repeats, 5))]
+    return count, float(np.median(spent)) / count
 
 
 def _phases(engine: Engine, entries: Sequence[Entry]) -> list[PhaseCost]:

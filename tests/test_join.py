@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from dsv4.errors import LaunchError
-from dsv4.kernels.join import join_add, mailbox_words, tiles_of
+from dsv4.kernels.join import join_add, join_argmax, mailbox_words, tiles_of
 from dsv4.runtime.hostdevice import HostDevice
-from dsv4.spec import F32
+from dsv4.spec import F32, I32
 from lab import testing
 from lab.testing import contract_tests, speed_tests
 from oracle import join as oracle
 
 test_contract = contract_tests("join_add")
+test_argmax_contract = contract_tests("join_argmax")
 test_speed = speed_tests("join_add")
+test_argmax_speed = speed_tests("join_argmax")
 
 
 def room(ranks: int, rows: int, width: int) -> dict[str, Any]:
@@ -81,7 +83,60 @@ def test_a_mailbox_holds_two_halves_of_parts_then_flags() -> None:
     assert second["state"].tolist() == [[2, 0], [2, 0]] and first["y"].reshape(-1)[0] == -0.5
 
 
+NAN, INF = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("logits", "ids", "token"),
+    [
+        ([1.0, 2.0, 2.0], [7, 3, 1], 103),
+        ([0.0, -0.0, 0.0], [4, 5, 6], 4),
+        ([NAN, -INF, NAN], [1, 2, 3], 102),
+        ([NAN, NAN, NAN], [0, 0, 0], 0),
+        ([-INF, -INF, 5.0], [9, 8, 99], 299),
+    ],
+    ids=str,
+)
+def test_the_lowest_token_with_the_largest_logit_is_taken(
+    logits: list[float], ids: list[int], token: int
+) -> None:
+    offered = np.array(logits, np.float64)[:, None], np.array(ids)[:, None]
+    made = oracle.join_argmax(*offered, **room(3, 1, 2), first=0, share=100)
+    assert made["y"].tolist() == [[token]] * 3
+    # The kernel, one rank after the other: the last finds what all have sent.
+    device, held = HostDevice(), room(3, 1, 2)
+    for rank in range(3):
+        y = device.empty((1, 1), I32)
+        own = slice(rank, rank + 1)
+        join_argmax.prepare(
+            offered[0][own].astype(np.float32), offered[1][own].astype(np.int32), held["box"],
+            held["offsets"], held["state"][own], held["error"][own], y=y, first=rank, spins=1,
+            share=100, device=device,
+        ).run()  # fmt: skip
+        assert y.tolist() == [[token if rank == 2 else -1]]
+    assert held["error"].tolist() == [3, 3, 0]
+
+
 # ------------------------------------------------------------------ all ranks side by side
+
+
+@pytest.mark.parametrize("place", ["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_ranks_that_choose_at_once_have_the_same_tokens_in_every_turn(place: str) -> None:
+    device: Any = testing.cuda() if place == "cuda" else HostDevice(workers=2)
+    held, rows = {n: device.to_device(a) for n, a in room(2, 8, 2).items()}, 8
+    for turn in range(12 if place == "host" else 1000):
+        rng = np.random.default_rng(turn)
+        logits = rng.integers(-2, 3, (2, rows)).astype(np.float32)
+        ids = rng.integers(0, 50, (2, rows)).astype(np.int32)
+        y = device.empty((2, rows), I32)
+        join_argmax.prepare(
+            device.to_device(logits), device.to_device(ids), held["box"], held["offsets"],
+            held["state"], held["error"], y=y, first=0, spins=1 << 30, share=50, device=device,
+        ).run()  # fmt: skip
+        winner = np.argmax(logits, axis=0)
+        want = ids[winner, np.arange(rows)] + 50 * winner
+        assert device.to_numpy(y).tolist() == [want.tolist()] * 2, turn
+    assert not device.to_numpy(held["error"]).any()
 
 
 @pytest.mark.parametrize("place", ["host", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -20,7 +20,7 @@ from dsv4.distributed.transport import Transport
 from dsv4.engine.arms import Arms
 from dsv4.engine.checks import longest_sequence
 from dsv4.engine.engine import Engine
-from dsv4.engine.opening import tail_of
+from dsv4.engine.opening import demand_one_process, tail_of
 from dsv4.engine.placement import plan_placement
 from dsv4.engine.source import WeightSource, open_source
 from dsv4.errors import Refusal
@@ -97,6 +97,7 @@ def join_stages(
 
 def _check(source: WeightSource, arms: Arms, seat: Seat, max_seq: int) -> None:
     """Nothing, if the model can be cut into so many stages. Errors: Refusal."""
+    demand_one_process(arms)
     tail = tail_of(source.census, arms, source.where)
     plan_placement(source.census, arms, devices=range(seat.world), max_seq=max_seq, tail=tail)
     if seat.world > source.census.config.n_layers:

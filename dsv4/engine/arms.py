@@ -51,7 +51,8 @@ class Arms:
     layers together. graphs: "auto" replays bound steps as graphs where that pays, on a GPU.
     branches: what does not depend on each other runs side by side in a graph. fused: a step takes
     launches that do the work of several, with the same bytes. dependent_launch: kernels of a step
-    begin before the ones in front of them have ended.
+    begin before the ones in front of them have ended. parallel: several devices hold "layers" each,
+    or each holds its share of every layer ("tensor"), in which sums are cut: other bytes.
     """
 
     decode_path: DecodePath
@@ -78,6 +79,7 @@ class Arms:
     branches: bool
     fused: bool
     dependent_launch: bool
+    parallel: str = "layers"
 
     @property
     def indirect_experts(self) -> bool:

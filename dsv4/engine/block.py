@@ -8,10 +8,12 @@ from typing import Any
 from dsv4.engine.attention import attention
 from dsv4.engine.experts import moe
 from dsv4.engine.fused_experts import fused_moe
+from dsv4.engine.joins import windows
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
 from dsv4.engine.streams import Mixing, enter, leave, pass_on, pass_on_open
 from dsv4.engine.weights import LayerWeights
+from dsv4.spec import F32
 
 Attention = Callable[[Rows, LayerWeights, LayerCache, Any, Any], Any]
 """The attention sub-block: called with its input [T,D] and where its output goes."""
@@ -50,25 +52,44 @@ def run_chained(
         x, mixing = entered or enter(run, w.attn_hyper, w.attn_norm, streams)
     run.look("attn_norm", x)
     attend(run, w, cache, x, z)
-    run.look("attn", z)
-    mixing = _feed(run, w, z, streams, mixing, middle)
+    made = joined(run, z)
+    run.look("attn", made)
+    made, mixing = _feed(run, w, z, made, streams, mixing, middle)
     handed = None
     with run.phase("streams"):
         if following is None:
-            leave(run, z, middle, mixing, streams)
+            leave(run, made, middle, mixing, streams)
         else:
             hyper, gain = following.attn_hyper, following.attn_norm
-            handed = pass_on(run, z, middle, mixing, hyper, gain, streams)
+            handed = pass_on(run, made, middle, mixing, hyper, gain, streams)
     run.look("layer", streams)
     return handed
 
 
-def _feed(run: Rows, w: LayerWeights, z: Any, streams: Any, mixing: Mixing, middle: Any) -> Mixing:
-    """How the experts' output comes back; that lies in z then, and the streams before it in middle.
+def joined(run: Rows, z: Any) -> Any:
+    """A sub-block's output [T,D]: z itself, or the sum of what the ranks have in theirs.
 
-    z: the output of the attention sub-block; mixing: how it comes back into the streams.
+    z: of that name in the workspace. A rank that waits in vain is told of by `Joins.checked`.
     """
-    into = (z, streams, mixing, w.ffn_hyper, w.ffn_norm, middle)
+    if run.stage.joins is None:
+        return z
+    space, dim = run.workspace, run.config.dim
+    part = space.rows_of("z", space.rows, dim, fmt=F32)
+    out = space.rows_of("z joined", space.rows, dim, fmt=F32)
+    with run.phase("join"):
+        for rows in windows(run.rows, dim, space.rows):
+            run.stage.joins.add(run.tape, run.stage.share.rank, part[rows], out[rows])
+    return out[: run.rows]
+
+
+def _feed(
+    run: Rows, w: LayerWeights, z: Any, made: Any, streams: Any, mixing: Mixing, middle: Any
+) -> tuple[Any, Mixing]:
+    """(the experts' output, how it comes back); the streams before it are in middle then.
+
+    z: where outputs go. made: that of attention; mixing: how it comes back into the streams.
+    """
+    into = (made, streams, mixing, w.ffn_hyper, w.ffn_norm, middle)
     if run.fused:
         with run.phase("streams"):
             x, pending = pass_on_open(run, *into)
@@ -80,5 +101,6 @@ def _feed(run: Rows, w: LayerWeights, z: Any, streams: Any, mixing: Mixing, midd
             x, following = pass_on(run, *into)
         run.look("ffn_norm", x)
         moe(run, w, x, z)
-    run.look("ffn", z)
-    return following
+    made = joined(run, z)
+    run.look("ffn", made)
+    return made, following

@@ -68,7 +68,7 @@ class Capture:
         """A look that keeps a layer's intermediates, appended to those of earlier rows."""
         device = run.stage.device
 
-        def keep(name: str, array: Any) -> None:
+        def take(name: str, array: Any) -> None:
             if name == "embed_out":
                 rows = device.to_numpy(array)
                 before = self.embed_out
@@ -78,6 +78,9 @@ class Capture:
                 rows = device.to_numpy(array)
                 held[layer] = rows if layer not in held else _joined(held[layer], rows)
 
+        def keep(name: str, array: Any) -> None:
+            run.tape.call("look", lambda: take(name, array))
+
         return keep
 
     def keep_blocks(self, run: Rows, layer: int, cache: LayerCache, positions: int) -> None:
@@ -86,11 +89,15 @@ class Capture:
             return
         device, blocks = run.stage.device, min(positions // cache.ratio, cache.cap)
         store = cache.kvc[cache.ring : cache.ring + blocks]
-        self.compressor_kv[layer] = device.to_numpy(store)
-        if cache.index_keys is not None:
-            self.indexer_kv[layer] = device.to_numpy(cache.index_keys[:blocks])
-            if layer in self.index_score:
-                self.index_score[layer] = self.index_score[layer][:, :blocks]
+
+        def take() -> None:
+            self.compressor_kv[layer] = device.to_numpy(store)
+            if cache.index_keys is not None:
+                self.indexer_kv[layer] = device.to_numpy(cache.index_keys[:blocks])
+                if layer in self.index_score:
+                    self.index_score[layer] = self.index_score[layer][:, :blocks]
+
+        run.tape.call("look", take)
 
 
 def _joined(before: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -10,12 +10,14 @@ import numpy as np
 
 from dsv4.engine.arms import path_name
 from dsv4.engine.capture import Capture
-from dsv4.engine.prefill import bucket, eager_rows, run_piece
+from dsv4.engine.heads import spoken
+from dsv4.engine.lanes import send
+from dsv4.engine.prefill import bucket, eager_rows, run_piece, spoken_at_once
 from dsv4.engine.recording import Recorded, recorded
 from dsv4.engine.rows import Rows, look_at_nothing
 from dsv4.engine.state import DecodeState
 from dsv4.engine.tape import Tape, Workspace
-from dsv4.engine.trunk import AfterLayer, go_on, greedy, logits, run_trunk
+from dsv4.engine.trunk import AfterLayer, go_on, run_ranks
 from dsv4.errors import Refusal
 from dsv4.runtime.device import Device
 
@@ -25,23 +27,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A step of some rows, bound: a tape for each stage, and the streams at the end."""
+    """A step of some rows, bound: a tape for each stage or rank, and the streams at the ends.
+
+    ends: of the last stage, or of each rank.
+    """
 
     runs: tuple[Rows, ...]
-    streams: Any
+    ends: tuple[Any, ...]
+
+    @property
+    def streams(self) -> Any:
+        """The streams [T,M,D] at the end, on the device of the head's result."""
+        return self.ends[-1]
+
+    @property
+    def tapes(self) -> tuple[Tape, ...]:
+        """What was bound, of each stage or rank."""
+        return tuple(run.tape for run in self.runs)
 
     def run(self) -> None:
-        """Send every launch of the trunk, stage by stage."""
-        for rows in self.runs:
-            rows.tape.run()
+        """Send every launch of the trunk."""
+        send(self.tapes)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a step, bound, and where its result lies; nothing where another rank has it."""
+    """The head of a step, bound, on the last stage or on every rank, and where its result lies.
 
-    tape: Tape
+    The result is None where another process has the head.
+    """
+
+    tapes: tuple[Tape, ...]
     result: Any
+
+    def run(self) -> None:
+        """Send its launches."""
+        send(self.tapes)
 
 
 def step_logits(engine: Engine, state: DecodeState, ids: np.ndarray) -> np.ndarray:
@@ -75,7 +96,7 @@ def begin_step(
     else:
         run_program(engine, state, ids)
         head = head_of(engine, state, len(ids), kind)
-        head.tape.run()
+        head.run()
     return engine.fetch(head.result)
 
 
@@ -92,10 +113,9 @@ def step_eagerly(
 ) -> np.ndarray:
     """Logits [T,V] by the operators of a prompt, through the library's products."""
     runs = eager_rows(engine, ids, state.pos, library=True)
-    streams = run_piece(engine, state, runs, capture)
-    last = engine.last
-    made = None if last.exit is None else logits(runs[-1], last.exit, streams, last.head)
-    return engine.fetch(made)()
+    ends = run_piece(engine, state, runs, capture)
+    assert ends is not None, "a step runs through all layers"
+    return engine.fetch(spoken_at_once(runs, ends, "logits"))()
 
 
 def run_program(engine: Engine, state: DecodeState, ids: np.ndarray) -> Program:
@@ -137,11 +157,11 @@ def record_step(engine: Engine, state: DecodeState, rows: int, kind: str) -> Rec
     # The row it writes at this position is written again by the step itself.
     write_control(engine, state, np.zeros(rows, np.int32))
     program.run()
-    head.tape.run()
+    head.run()
     engine.settle()
     for stage in engine.stages:
         stage.device.synchronize()
-    return recorded((*(run.tape for run in program.runs), head.tape), engine.arms.branches)
+    return recorded((*program.tapes, *head.tapes), engine.arms.branches)
 
 
 def program_of(engine: Engine, state: DecodeState, rows: int, bound: int) -> Program:
@@ -180,7 +200,7 @@ def bind_trunk(
     """
     runs = tuple(
         Rows(
-            config=engine.config,
+            config=stage.share.config(engine.config),
             arms=engine.arms,
             stage=stage,
             tape=bound_tape(engine, stage.device),
@@ -195,7 +215,7 @@ def bind_trunk(
         )
         for stage, space, control in zip(engine.stages, spaces, controls, strict=True)
     )
-    return Program(runs, run_trunk(runs, state.caches, after))
+    return Program(runs, run_ranks(runs, state.caches, after))
 
 
 def bound_tape(engine: Engine, device: Device) -> Tape:
@@ -206,9 +226,7 @@ def bound_tape(engine: Engine, device: Device) -> Tape:
 
 def bind_head(engine: Engine, program: Program, kind: str) -> Head:
     """The head of a step, "logits" or "greedy", bound."""
-    run, last = program.runs[-1], engine.last
-    tape = bound_tape(engine, last.device)
-    if last.exit is None:
-        return Head(tape, None)
-    make = logits if kind == "logits" else greedy
-    return Head(tape, make(replace(run, tape=tape), last.exit, program.streams, last.head))
+    speaking = program.runs[-len(program.ends) :]
+    runs = [replace(run, tape=bound_tape(engine, run.stage.device)) for run in speaking]
+    result = spoken(runs, program.ends, kind)
+    return Head(tuple(run.tape for run in runs), result)

@@ -39,7 +39,7 @@ from dsv4.runtime.device import Device
 
 @dataclass(frozen=True, slots=True)
 class VramRow:
-    """Memory of one stage: its device, bytes free and in all, and what the engine put there."""
+    """Memory of one stage or rank: its device, bytes free and in all, what the engine put there."""
 
     stage: int
     device: str
@@ -83,7 +83,8 @@ class Engine:
         links: to the processes with the other stages; then one device, and every process makes the
         same calls with the same arguments, in the same order.
 
-        A device that comes twice holds two stages. switches override the environment as
+        A device that comes twice holds two stages. Under DSV4_PARALLEL=tensor each device holds
+        its share of all layers instead, and is there once. switches override the environment as
         `resolve_arms` says, unless `arms` are given. max_seq: the longest sequence.
         Errors: Refusal naming what cannot be, before anything is uploaded where headers show it;
         DeviceError for a device that is not there. Nothing stays loaded then.
@@ -93,10 +94,12 @@ class Engine:
         chosen = arms or resolve_arms(variant=variant, **switches)
         source = open_source(model)
         longest = longest_sequence(source.census.config, max_seq, source.where)
-        opened = open_model(
-            source, open_devices(devices, backend), chosen, max_seq=longest, progress=progress,
-            links=links,
-        )  # fmt: skip
+        places = open_devices(devices, backend)
+        # Not a matter of what is loaded: arms that differ in it share their weights.
+        if chosen.dependent_launch:
+            for device in places:
+                device.require_dependent_launch()
+        opened = open_model(source, places, chosen, max_seq=longest, progress=progress, links=links)
         spaces = tuple(Workspace(s.device, chosen.prefill_chunk) for s in opened.stages)
         controls = tuple(new_control(s.device, chosen.prefill_chunk) for s in opened.stages)
         return cls(
@@ -176,9 +179,11 @@ class Engine:
     def fetch(self, array: Any) -> Callable[[], np.ndarray]:
         """A call that gives an array of the stage with the head on the host of every process.
 
-        It waits for what was launched before `fetch`, and nothing later. Errors: PeerError.
+        It waits for what was launched before `fetch`, and nothing later. Errors: PeerError;
+        DeviceError when ranks have not met.
         """
-        return fetched(self.links, self.last.device, array)
+        finish = fetched(self.links, self.last.device, array)
+        return finish if self.last.joins is None else self.last.joins.checked(finish)
 
     def settle(self) -> None:
         """Wait until nothing is under way between processes. Errors: PeerError."""
@@ -190,7 +195,7 @@ class Engine:
         rows = []
         for s in self.stages:
             free, total = s.device.memory_bytes()
-            rows.append(VramRow(s.index, s.device.name, free, total, s.loaded_bytes))
+            rows.append(VramRow(s.index + s.share.rank, s.device.name, free, total, s.loaded_bytes))
         return rows
 
     def forward(
@@ -355,13 +360,17 @@ class Engine:
         ]
         return logits, named
 
-    def cache_classes(self, state: DecodeState) -> list[tuple[str, np.ndarray]]:
-        """Host copies of everything the layers remember of a sequence, by name, in layer order."""
+    def cache_classes(self, state: DecodeState, rank: int = -1) -> list[tuple[str, np.ndarray]]:
+        """Host copies of everything the layers remember of a sequence, by name, in layer order.
+
+        rank: of a tensor-parallel model; all ranks remember the same.
+        """
         state.check(self, "the contents of the caches")
         found = []
-        for stage in self.stages:
+        stages = self.stages if self.last.joins is None else (self.stages[rank],)
+        for stage in stages:
             for w in stage.layers:
-                cache = state.caches[w.layer]
+                cache = state.caches[rank][w.layer]
                 found += live_classes(stage.device, self.config, w.layer, cache, state.pos)
         return found
 
@@ -395,18 +404,21 @@ class Engine:
             )
 
     def _new_state(self, rows: int) -> DecodeState:
-        layers = [(s.device, w) for s in self.stages for w in s.layers]
         chunk = self.arms.prefill_chunk
-        caches = {
-            w.layer: new_layer_cache(device, self.config, w.ratio, self.max_seq, chunk)
-            for device, w in layers
-        }
+        held = [
+            {
+                w.layer: new_layer_cache(s.device, self.config, w.ratio, self.max_seq, chunk)
+                for w in s.layers
+            }
+            for s in self.stages
+        ]
+        caches = held
+        if self.last.joins is None:
+            caches = [{n: cache for own in held for n, cache in own.items()}]
         return DecodeState(
             engine=self,
-            caches=caches,
-            cache_bytes=tuple(
-                sum(size_bytes(caches[w.layer]) for w in stage.layers) for stage in self.stages
-            ),
+            caches=tuple(caches),
+            cache_bytes=tuple(sum(map(size_bytes, own.values())) for own in held),
             capacity=self.max_seq,
             round_rows=rows,
             workspaces=tuple(Workspace(s.device, rows) for s in self.stages if rows),

@@ -8,10 +8,12 @@ from typing import Any
 
 from dsv4.checkpoint.census import Census
 from dsv4.engine.arms import Arms
+from dsv4.engine.joins import new_joins
 from dsv4.engine.links import Links
 from dsv4.engine.loading import Loader, rope_tables
 from dsv4.engine.peers import probe_peers
 from dsv4.engine.placement import Placement, demand_room, plan_placement, rope_positions
+from dsv4.engine.shares import Share, SharedSource
 from dsv4.engine.source import WeightSource
 from dsv4.engine.weights import DsparkWeights, MtpWeights, Stage, size_bytes
 from dsv4.errors import DeviceError, Refusal
@@ -40,7 +42,7 @@ def open_model(
     progress: Callable[[int], None] = lambda size_bytes: None,
     links: Links | None = None,
 ) -> Opened:
-    """The model of a source on these devices, a stage each.
+    """The model of a source on these devices, a stage each, or a rank under DSV4_PARALLEL=tensor.
 
     links: the only device holds the one stage of this process among those of others.
     progress is called with the bytes of each part that has arrived.
@@ -48,6 +50,8 @@ def open_model(
     whose values cannot be; DeviceError when a device gives up. Nothing stays loaded then.
     """
     tail = tail_of(source.census, arms, source.where)
+    if links is not None:
+        demand_one_process(arms)
     if links is None:
         numbers = {id(d): n for n, d in enumerate(dict.fromkeys(devices))}
         order = [numbers[id(d)] for d in devices]
@@ -57,17 +61,17 @@ def open_model(
     free = {numbers[id(d)]: d.memory_bytes()[0] for d in devices}
     demand_room(placement, free, source.where)
     probe_peers(devices)
-    if arms.dependent_launch:
-        for device in devices:
-            device.require_dependent_launch()
+    joins = new_joins(devices) if arms.parallel == "tensor" else None
     stages: list[Stage] = []
     try:
         tables = rope_tables(source.census.config, rope_positions(source.census.config, max_seq))
         mtp, dspark = None, None
         first = 0 if links is None else links.rank
         for index, device in enumerate(devices, first):
-            stages.append(_load_stage(source, arms, placement, index, device, tables, progress))
-            stages[-1].links = links
+            share = Share(index, len(devices)) if arms.parallel == "tensor" else Share(0, 1)
+            held = source if share.world == 1 else SharedSource(source, share)
+            stages.append(_load_stage(held, arms, placement, index, device, tables, progress))
+            stages[-1].links, stages[-1].share, stages[-1].joins = links, share, joins
         loader = Loader(source, stages[-1].device, arms.dense_fp8)
         drafting = tail if stages[-1].exit is not None else "off"
         if drafting != "off" and stages[0].embed is None:
@@ -97,11 +101,22 @@ def open_model(
     return Opened(tuple(stages), placement, mtp, dspark, tail)
 
 
+def demand_one_process(arms: Arms) -> None:
+    """Nothing, if the arms allow several processes. Errors: Refusal."""
+    if arms.parallel == "tensor":
+        raise Refusal(
+            "DSV4_PARALLEL=tensor was asked for with --world\n"
+            "  its ranks are devices of one process, which write into each other's memory\n"
+            "  in dsv4.engine.opening\n  start one process with --devices 0,1, or use layers"
+        )
+
+
 def tail_of(census: Census, arms: Arms, where: str) -> str:
     """Which blocks behind the trunk are loaded: "off", "mtp" or "dspark".
 
     A next-token block loads by itself where there is one; a drafter only on request.
-    Errors: Refusal when the arms ask for a tail that is not stored.
+    Ranks that share layers have none. Errors: Refusal when the arms ask for a tail that is not
+    stored.
     """
     lineage = {"none": "off", "nextn": "mtp", "dspark": "dspark"}[census.layout.lineage]
     if arms.drafter not in ("off", lineage):
@@ -110,7 +125,7 @@ def tail_of(census: Census, arms: Arms, where: str) -> str:
             f"  {where} has {'no blocks behind its trunk' if lineage == 'off' else lineage}\n"
             "  by its headers\n  unset DSV4_DRAFTER, or open another release"
         )
-    if lineage == "mtp":
+    if lineage == "mtp" and arms.parallel != "tensor":
         return "mtp"
     return arms.drafter
 
@@ -126,14 +141,15 @@ def _load_stage(
 ) -> Stage:
     loader = Loader(source, device, arms.dense_fp8)
     first, end = placement.stages[index].layers
-    last = index == len(placement.stages) - 1
-    embed = loader.stored("embed.weight") if index == 0 else None
+    last = end == source.census.config.n_layers
+    embed = loader.stored("embed.weight") if first == 0 else None
     layers = []
     for number in range(first, end):
         layers.append(loader.layer(number))
         progress(size_bytes(layers[-1]))
     stage = Stage(
-        index=index,
+        # Ranks all are the one stage, which begins with the tokens.
+        index=index if first else 0,
         device=device,
         layers=tuple(layers),
         embed=embed,

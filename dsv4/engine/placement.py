@@ -10,9 +10,12 @@ from dsv4.checkpoint.config import ModelConfig
 from dsv4.checkpoint.expected import Entry
 from dsv4.checkpoint.formats import block_of
 from dsv4.engine.arms import VERIFY_ROWS, Arms
+from dsv4.engine.joins import windows
+from dsv4.engine.shares import Share, demand_divisible
 from dsv4.engine.state import cache_bytes
 from dsv4.errors import Refusal
 from dsv4.kernels.attention import CHUNK
+from dsv4.kernels.join import mailbox_words
 
 SPARE_BYTES = 1 << 30
 """What a device keeps free beside everything counted here."""
@@ -48,7 +51,7 @@ class Placement:
     @property
     def split_at(self) -> tuple[int, ...]:
         """The first layers of the stages after the first."""
-        return tuple(s.layers[0] for s in self.stages[1:])
+        return tuple(s.layers[0] for s in self.stages[1:] if s.layers[0])
 
     def table(self, free: dict[int, int] | None = None) -> str:
         """The stages as aligned text, with what is free on each device if known."""
@@ -71,10 +74,13 @@ def plan_placement(
     """The stages on these devices (an index each; one may come more than once).
 
     tail: "mtp" or "dspark" when the blocks behind the trunk are loaded, onto the last stage.
+    Under DSV4_PARALLEL=tensor every device is a rank with its share of all layers.
     Errors: Refusal for splits that leave a stage without layers or a target of the drafter on
-    another stage than its drafter.
+    another stage than its drafter; for ranks that do not divide the model or a device twice.
     """
     config, count = census.config, len(devices)
+    if arms.parallel == "tensor":
+        return _plan_ranks(census, arms, devices, max_seq)
     sizes = [0] * config.n_layers
     outside = {"first": 0, "last": 0, "tail": 0}
     for name, entry in census.entries.items():
@@ -108,6 +114,43 @@ def plan_placement(
         for n in range(config.n_layers)
     )
     return Placement(tuple(stages), layer_stage, max_seq)
+
+
+def _plan_ranks(census: Census, arms: Arms, devices: Sequence[int], max_seq: int) -> Placement:
+    config, world = census.config, len(devices)
+    if len(set(devices)) != world:
+        raise Refusal(
+            f"DSV4_PARALLEL=tensor was asked for on devices {','.join(map(str, devices))}\n"
+            "  one comes twice, and a rank that waits there would keep the other from running\n"
+            "  in dsv4.engine.placement\n  give each rank a device of its own"
+        )
+    demand_divisible(config, world, "the configuration")
+    stages = []
+    for rank, device in enumerate(devices):
+        share = Share(rank, world)
+        weights = sum(
+            resident_bytes(name, share.entry(name, entry), arms)
+            for name, entry in census.entries.items()
+            if not name.startswith("mtp.")
+        )
+        own = share.config(config)
+        ratios = config.compress_ratios[: config.n_layers]
+        state = sum(cache_bytes(config, r, max_seq, arms.prefill_chunk) for r in ratios)
+        tables = 2 * 4 * rope_positions(config, max_seq) * config.rope_head_dim
+        spaces = workspace_bytes(own, arms, max_seq, last=True) + _join_bytes(config, arms, world)
+        stages.append(StagePlan(rank, device, (0, config.n_layers), weights, tables, state, spaces))
+    return Placement(tuple(stages), (0,) * config.n_layers, max_seq)
+
+
+def _join_bytes(config: ModelConfig, arms: Arms, world: int) -> int:
+    """Mailboxes of joins of every size that occurs, and the sums."""
+    if world == 1:
+        return 0
+    most = arms.prefill_chunk
+    cuts = (cut for n in range(1, most + 1) for cut in windows(n, config.dim, most))
+    sizes = {cut.stop - cut.start for cut in cuts}
+    boxes = sum(4 * mailbox_words(world, rows, config.dim) for rows in sizes)
+    return boxes + 4 * config.dim * arms.prefill_chunk + 4 * config.vocab_size * VERIFY_ROWS
 
 
 def rope_positions(config: ModelConfig, max_seq: int) -> int:

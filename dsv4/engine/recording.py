@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from dsv4.engine.lanes import Piece, by_device, in_order
 from dsv4.engine.tape import Entry, Tape
 from dsv4.runtime.device import Device, Graph
 
@@ -34,11 +35,12 @@ class _Stretch:
 def recorded(tapes: Sequence[Tape], beside: bool) -> Recorded:
     """What the tapes kept, as graphs that end where a device ends or something crosses.
 
-    beside: branches run side by side in a graph.
+    beside: branches run side by side in a graph. Ranks have a graph each, with their joins in it,
+    which wait for the other graphs; where no launch can wait, joins stand between graphs.
     """
     parts: list[_Stretch | Callable[[], None]] = []
-    for tape in tapes:
-        for crossing, some in itertools.groupby(tape.entries, key=lambda e: e.crossing):
+    for tape, kept in _pieces(tapes):
+        for crossing, some in itertools.groupby(kept, key=lambda e: e.crossing):
             entries = list(some)
             if crossing:
                 parts += [entry.run for entry in entries]
@@ -50,6 +52,12 @@ def recorded(tapes: Sequence[Tape], beside: bool) -> Recorded:
             before.pieces.append((tape, entries))
     made = [_graph(p, beside).replay if isinstance(p, _Stretch) else p for p in parts]
     return Recorded(tuple(made), sum(isinstance(p, _Stretch) for p in parts))
+
+
+def _pieces(tapes: Sequence[Tape]) -> list[Piece]:
+    if any(entry.join and not entry.crossing for tape in tapes for entry in tape.entries):
+        return [(tape, tape.entries) for lane in by_device(tapes) for tape in lane]
+    return in_order(tapes)
 
 
 def _graph(stretch: _Stretch, beside: bool) -> Graph:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv4.engine.decode import uses_graphs
+from dsv4.engine.lanes import send
 from dsv4.engine.recording import Recorded, recorded
 from dsv4.engine.tape import Tape
 
@@ -33,8 +34,7 @@ class Replay:
         if self.graph is not None:
             self.graph.replay()
             return
-        for tape in self.tapes:
-            tape.run()
+        send(self.tapes)
         self.launched = True
 
     def _recordable(self) -> bool:

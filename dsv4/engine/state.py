@@ -55,13 +55,14 @@ class LayerCache:
 class DecodeState:
     """One sequence: caches by layer, and how many tokens they have seen.
 
-    engine: the only engine that may use it. poisoned: why it may not be used any more. workspaces,
+    engine: the only engine that may use it. caches: of all layers by number; of ranks, one after
+    the other, which hold the same bytes. poisoned: why it may not be used any more. workspaces,
     programs: what its steps and rounds run, made once. control: on each stage, the position of a
     step's first row and the tokens of its rows. open_rows: of a round that is not committed.
     """
 
     engine: object
-    caches: Mapping[int, LayerCache]
+    caches: tuple[Mapping[int, LayerCache], ...]
     cache_bytes: tuple[int, ...]
     capacity: int
     pos: int = 0
@@ -157,9 +158,7 @@ def _new_layer_cache(
     cap = max(1, max_seq // ratio) if ratio else 0
 
     def zeros(*shape: int) -> Any:
-        array = device.empty(shape, F32)
-        array[...] = 0.0
-        return array
+        return device.zeros(shape, F32)
 
     def raw(width: int) -> CompressorCache:
         channels = 2 * width if ratio == FINE_RATIO else width

@@ -37,6 +37,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DSV4_BRANCHES": ("off", "on"),
     "DSV4_FUSED": ("off", "on"),
     "DSV4_DEPENDENT_LAUNCH": ("off", "on"),
+    "DSV4_PARALLEL": ("layers", "tensor"),
 }
 _NUMBERS: Final = (
     "DSV4_SPEC_DEPTH",
@@ -75,6 +76,13 @@ def resolve_arms(
             raise _excluded("DSV4_GRAPHS=on", "DSV4_PROFILE looks between its launches")
     if _word(chosen, "DSV4_DEPENDENT_LAUNCH") == _word(chosen, "DSV4_BRANCHES") == "on":
         raise _excluded("DSV4_DEPENDENT_LAUNCH=on", "DSV4_BRANCHES=on waits for several launches")
+    if _word(chosen, "DSV4_PARALLEL") == "tensor":
+        if _word(chosen, "DSV4_DRAFTER") != "off":
+            drafter = f"DSV4_DRAFTER={chosen['DSV4_DRAFTER']}"
+            raise _excluded(drafter, "DSV4_PARALLEL=tensor shares the trunk and has no drafter")
+        if "DSV4_SPLIT_AT" in chosen:
+            split = f"DSV4_SPLIT_AT={chosen['DSV4_SPLIT_AT']}"
+            raise _excluded(split, "DSV4_PARALLEL=tensor gives every device all layers")
     vt = _word(chosen, "DSV4_VT")
     for orphan in ("DSV4_VT_TAU", "DSV4_VT_FLOOR"):
         if vt == "off" and orphan in chosen:
@@ -104,6 +112,7 @@ def resolve_arms(
         branches=_word(chosen, "DSV4_BRANCHES") == "on",
         fused=_word(chosen, "DSV4_FUSED") == "on",
         dependent_launch=_word(chosen, "DSV4_DEPENDENT_LAUNCH") == "on",
+        parallel=_word(chosen, "DSV4_PARALLEL"),
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from dsv4.engine import phases
 from dsv4.runtime.device import Device
+from dsv4.runtime.launch import Launch
 from dsv4.spec import Kernel
 
 
@@ -32,6 +33,7 @@ class Span:
 class Entry:
     """One thing that a step does. host: it looks at values on the host, so no graph can hold it.
     crossing: it moves what one device made to another one, so it stands between their graphs.
+    join: all ranks have it at the same place of their order, and each waits for the others there.
 
     size_bytes: what it must read and write at least, by its kernel's declaration. branch: 0, or the
     number of a branch. touched: where its arrays lie, and which of them it writes.
@@ -46,6 +48,7 @@ class Entry:
     branch: int = 0
     touched: tuple[Span, ...] = ()
     crossing: bool = False
+    join: bool = False
 
 
 @dataclass(slots=True)
@@ -70,11 +73,19 @@ class Tape:
         if not self.keep:
             prepared.run()
             return
-        size = kernel.spec.work(prepared.shape).size_bytes
-        touched = tuple(
-            self._span(prepared.arrays[a.name], a.role != "in") for a in kernel.spec.arrays
-        )
+        size, touched = self._counted(prepared)
         self._take(kernel.spec.name, prepared.run, size_bytes=size, touched=touched)
+
+    def join(self, prepared: Launch, run: Callable[[], None], *, crossing: bool) -> None:
+        """A launch that `run` sends, at which the ranks' tapes meet; only on tapes that keep.
+
+        crossing: it stands between graphs, where a launch cannot wait for a later one.
+        """
+        assert self.keep, "a rank that sent its launches at once would wait for one not sent yet"
+        size, touched = self._counted(prepared)
+        self._take(
+            prepared.spec.name, run, size_bytes=size, touched=touched, crossing=crossing, join=True
+        )
 
     def gemm(self, w: Any, x: Any, out: Any) -> None:
         """The library's product out = x w^T."""
@@ -137,20 +148,29 @@ class Tape:
                 branches.setdefault(entry.branch, []).append(entry.run)
             self.device.run_beside(list(branches.values()))
 
-    def run(self) -> None:
-        """Run what was kept, in order."""
+    def run(self, entries: Sequence[Entry] | None = None) -> None:
+        """Run what was kept, in order; or those of it."""
+        kept = self.entries if entries is None else entries
         if self.profile == "off":
-            for entry in self.entries:
+            for entry in kept:
                 entry.run()
             return
         begin = 0
-        while begin < len(self.entries):
-            name, end = self.entries[begin].phase, begin
-            with phases.phase(name or "step", self.device, profile=self.profile):
-                while end < len(self.entries) and self.entries[end].phase == name:
-                    self.entries[end].run()
+        while begin < len(kept):
+            name, end = kept[begin].phase, begin
+            # What waits for another rank that has not sent yet is not waited for here.
+            profile = "off" if kept[begin].join else self.profile
+            with phases.phase(name or "step", self.device, profile=profile):
+                while end < len(kept) and kept[end].phase == name:
+                    kept[end].run()
                     end += 1
             begin = end
+
+    def _counted(self, prepared: Launch) -> tuple[int, tuple[Span, ...]]:
+        """(bytes that a launch must move, where its arrays lie)."""
+        spec = prepared.spec
+        spans = tuple(self._span(prepared.arrays[a.name], a.role != "in") for a in spec.arrays)
+        return spec.work(prepared.shape).size_bytes, spans
 
     def _span(self, array: Any, written: bool) -> Span:
         begin = self.device.address(array)
@@ -166,12 +186,13 @@ class Tape:
         size_bytes: int = 0,
         touched: tuple[Span, ...] = (),
         crossing: bool = False,
+        join: bool = False,
     ) -> None:
         if self.keep:
             self.entries.append(
                 Entry(
                     name, self._phase, run, self.device, host, size_bytes, self._branch, touched,
-                    crossing,
+                    crossing, join,
                 )
             )  # fmt: skip
         else:

@@ -64,7 +64,7 @@ def tapping(taps: Taps, first: int = 0) -> AfterLayer:
     """What a trunk runs after each layer so that its rows fill rows first.. of the taps."""
 
     def after(run: Rows, layer: int, streams: Any) -> bool:
-        if layer in taps.layers:
+        if layer in taps.layers and run.stage.share.speaks:
             record(run, taps, layer, streams, taps.rows[first : first + run.rows])
         return True
 

@@ -71,6 +71,24 @@ def run_trunk(
     return streams
 
 
+def run_ranks(
+    runs: Sequence[Rows],
+    caches: Sequence[Mapping[int, LayerCache]],
+    after: AfterLayer = go_on,
+    look_of: LookOf = lambda run, layer: look_at_nothing,
+) -> tuple[Any, ...]:
+    """What `run_trunk` gives: of all stages together, or of each rank, which has every layer.
+
+    caches: of all layers, or of each rank's. after, look_of: see every rank, and must end all of
+    them at the same layer.
+    """
+    if runs[0].stage.joins is None:
+        return (run_trunk(runs, caches[0], after, look_of),)
+    return tuple(
+        run_trunk((run,), own, after, look_of) for run, own in zip(runs, caches, strict=True)
+    )
+
+
 def _cross(run: Rows, streams: Any, *, arriving: bool) -> None:
     """Streams from the process with the stage before, or to the one with the stage after."""
     links, device = run.stage.links, run.stage.device
@@ -104,10 +122,15 @@ def greedy(run: Rows, exit: ExitWeights, streams: Any, head: Any) -> Any:
         chosen = run.workspace.rows_of("chosen", int(streams.shape[0]), fmt=I32)
         run.tape.launch(argmax, made, out=chosen)
         return chosen
+    return greedy_part(run, exit, streams, head)[0]
+
+
+def greedy_part(run: Rows, exit: ExitWeights, streams: Any, head: Any) -> tuple[Any, Any]:
+    """(place [T] of the largest logit in the rows of `head`, that logit [T]), sums in float32."""
     few, x = head_input(run, exit, streams)
     chosen, best = few.buffer("chosen", fmt=I32), few.buffer("best logit", fmt=F32)
     keys = run.workspace.filled("argmax keys", 0, run.workspace.rows, fmt=I64)[: few.rows]
     ticket = run.workspace.filled("argmax ticket", 0, 1, fmt=I32)
     with run.phase("head"):
         run.tape.launch(lm_head_argmax, x, head, keys=keys, ticket=ticket, ids=chosen, logit=best)
-    return chosen
+    return chosen, best

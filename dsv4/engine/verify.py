@@ -324,7 +324,7 @@ def _with_head(engine: Engine, bound: _Bound, kind: str) -> tuple[Replay, Any]:
     """(everything of a round with that head, where its result lies), bound on first use."""
     if kind not in bound.heads:
         head = bind_head(engine, bound.program, kind)
-        tapes = (*(run.tape for run in bound.program.runs), head.tape)
+        tapes = (*bound.program.tapes, *head.tapes)
         bound.heads[kind] = Replay(engine, tapes), head.result
     return bound.heads[kind]
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from dsv4.engine.joins import Joins
 from dsv4.engine.links import Links
+from dsv4.engine.shares import Share
 from dsv4.errors import StateError
 from dsv4.runtime.device import Device
 
@@ -221,6 +223,8 @@ class Stage:
     """One pipeline stage. embed is on the first stage, head and exit on the last.
 
     links: to stages in other processes. A last stage that is alone there and drafts embeds too.
+    share: which part of a tensor-parallel model this is; a rank has all layers, embed, head and
+    exit. joins: where its parts of sums meet those of the others; None where there are no others.
 
     rope_plain turns layers without blocks, rope_yarn all others: f32 [P,R].
     """
@@ -235,6 +239,8 @@ class Stage:
     rope_yarn: Any
     loaded_bytes: int = 0
     links: Links | None = None
+    share: Share = Share(0, 1)
+    joins: Joins | None = None
 
     def rope(self, ratio: int) -> Any:
         """The table of a layer of that ratio."""

@@ -14,7 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dsv4.errors import DeviceError, LaunchError
+from dsv4.errors import DeviceError, LaunchError, Refusal
 from dsv4.runtime.blas import Blas
 from dsv4.runtime.device import Device, Graph
 from dsv4.runtime.nvrtc import Cubin, Resources, compile_cubin
@@ -28,6 +28,7 @@ _FEATURE_TARGETS = {"90": "sm_90a", "100": "sm_100a", "120": "sm_120a"}
 # Pinned memory for writes that are under way, in so many slots of so many bytes.
 _STAGED_WRITES = 32
 _STAGED_BYTES = 4096
+_PEER_ACCESS_ALREADY_ENABLED = 704
 
 # The times of a source and its headers, and the cubin made of them.
 _Stamped = tuple[tuple[tuple[Path, int], ...], Cubin]
@@ -92,6 +93,16 @@ class CudaDevice:
         """An uninitialised array of that format's storage type."""
         with self._device:
             return cupy.empty(tuple(shape), dtype=fmt.storage)
+
+    def zeros(self, shape: Sequence[int], fmt: Format) -> Any:
+        """An array of that format's storage type, all bits 0."""
+        with self._device:
+            return cupy.zeros(tuple(shape), dtype=fmt.storage)
+
+    def contiguous(self, view: Any) -> Any:
+        """A copy of a view, its elements one after the other, on the current stream."""
+        with self._device:
+            return cupy.array(view, copy=True, order="C")
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy of a NumPy array on this GPU."""
@@ -166,6 +177,27 @@ class CudaDevice:
             return
         with self._device:
             array.data.copy_from_device_async(source.data, array.nbytes)
+
+    def reach(self, peer: Device) -> None:
+        """Let kernels of this GPU read and write the peer's memory.
+
+        Errors: Refusal for a device that is none of this host's other GPUs, or without a link.
+        """
+        runtime = cupy.cuda.runtime
+        other = peer.index if isinstance(peer, CudaDevice) else self.index
+        if other == self.index or not runtime.deviceCanAccessPeer(self.index, other):
+            raise Refusal(
+                f"kernels on {self.name} ({self.index}) were to reach the memory of {peer.name}\n"
+                f"  the driver lets device {self.index} reach no device {other}\n"
+                "  in dsv4.runtime.cuda\n  use GPUs that nvidia-smi topo -p2p r calls OK"
+            )
+        with self._device:
+            try:
+                runtime.deviceEnablePeerAccess(other)
+            except runtime.CUDARuntimeError as error:
+                # CuPy lets devices see each other when it copies between them.
+                if error.status != _PEER_ACCESS_ALREADY_ENABLED:
+                    raise
 
     def memory_bytes(self) -> tuple[int, int]:
         """(free, total) bytes of this GPU's memory; blocks that the pool holds unused are free."""

@@ -45,6 +45,12 @@ class Device(Protocol):
     def empty(self, shape: Sequence[int], fmt: Format) -> Any:
         """An uninitialised array of that format's storage type."""
 
+    def zeros(self, shape: Sequence[int], fmt: Format) -> Any:
+        """An array of that format's storage type, all bits 0."""
+
+    def contiguous(self, view: Any) -> Any:
+        """A copy of a view of one of this device's arrays, its elements one after the other."""
+
     def to_device(self, array: np.ndarray) -> Any:
         """A copy of a NumPy array on this device."""
 
@@ -62,6 +68,9 @@ class Device(Protocol):
 
     def receive(self, array: Any, source: Any, sender: Device) -> None:
         """Copy another device's array into one of this device, in the order of both streams."""
+
+    def reach(self, peer: Device) -> None:
+        """Let kernels of this device read and write the peer's memory. Errors: Refusal."""
 
     def memory_bytes(self) -> tuple[int, int]:
         """(free, total) bytes of this device's memory."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsv4.errors import DeviceError, SpecError
+from dsv4.errors import DeviceError, Refusal, SpecError
 from dsv4.runtime.device import Device, Graph, null_stream
 from dsv4.runtime.host import build
 from dsv4.runtime.sources import cuda_root
@@ -59,6 +59,16 @@ class HostDevice:
         """An uninitialised array of that format's storage type."""
         return np.empty(tuple(shape), dtype=fmt.storage)
 
+    def zeros(self, shape: Sequence[int], fmt: Format) -> np.ndarray:
+        """An array of that format's storage type, all bits 0."""
+        array = self.empty(shape, fmt)
+        array[...] = 0
+        return array
+
+    def contiguous(self, view: np.ndarray) -> np.ndarray:
+        """A copy of a view, its elements one after the other."""
+        return np.array(view, copy=True, order="C")
+
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A copy of the array."""
         return np.array(array, copy=True, order="C")
@@ -86,6 +96,15 @@ class HostDevice:
             run()
         else:
             self._recording.calls.append(run)
+
+    def reach(self, peer: Device) -> None:
+        """Nothing to do between host devices. Errors: Refusal for a device of another backend."""
+        if peer.backend != "host":
+            raise Refusal(
+                f"{self.name} was to reach the memory of {peer.name}\n"
+                "  kernels of the host backend run on the CPU\n  in dsv4.runtime.hostdevice\n"
+                "  use devices of one backend"
+            )
 
     def memory_bytes(self) -> tuple[int, int]:
         """(free, total) bytes of this machine's memory."""

@@ -93,6 +93,7 @@ RULES: Final[Mapping[str, str]] = {
     "architecture": "this architecture is not built",
     "attention-rule": "an attention rule is seed or causal_swa",
     "switch": "a switch has one of its values",
+    "target-parallel": "drafters read the whole head of their target",
     "target-context": "a run must fit into the positions that its target was loaded for",
     "temperature": "sampling needs a temperature above 0",
 }

@@ -55,11 +55,24 @@ class V4Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class V4Target:
-    """A target on the engine's stages. Rows of drafters live on the last one."""
+    """A target on the engine's stages. Rows of drafters live on the last one.
+
+    Errors: DrafterRefusal for ranks that share layers, of which none has a whole head.
+    """
 
     engine: Engine
     kind: str = "deepseek_v4"
     rollback_kind: str = "kv"
+
+    def __post_init__(self) -> None:
+        """Refuse an engine without a whole head."""
+        if self.engine.last.share.world > 1:
+            raise refuse(
+                "target-parallel",
+                f"a drafter for a model on {len(self.engine.stages)} ranks",
+                "each holds its part of the vocabulary",
+                "load the target with DSV4_PARALLEL=layers",
+            )
 
     @property
     def ops(self) -> Ops:

@@ -15,7 +15,7 @@ from dsv4.engine.tape import Workspace
 from lab.engine_steps import open_engine
 
 # What decides what is loaded, and where it lies; everything else decides how a launch is made.
-LOADING: Final = frozenset({"dense_fp8", "split_at", "prefill_chunk", "drafter"})
+LOADING: Final = frozenset({"dense_fp8", "split_at", "prefill_chunk", "drafter", "parallel"})
 
 
 def engines(

@@ -13,14 +13,14 @@ from dsv4.engine import decode
 from dsv4.engine.engine import Engine
 from dsv4.engine.prefill import bucket
 from dsv4.engine.state import DecodeState
-from dsv4.engine.tape import Entry
+from dsv4.engine.tape import Entry, Tape
 from dsv4.errors import Refusal
 from lab.bench.clocks import around
 from lab.bench.floors import step_bytes
 from lab.bench.measured import Measured, Pair, pair_of
 from lab.bench.roofs import Roofs
 from lab.bench.sampling import Repeated, replayed, turn_by_turn
-from lab.engine_steps import kernel_costs, step_entries
+from lab.engine_steps import join_cost, kernel_costs, step_entries, step_tapes
 
 HOW_WITHOUT_GRAPH: Final = "launches sent one by one, as these switches run a step"
 Arm = dict[str, str | None]
@@ -30,11 +30,12 @@ Arm = dict[str, str | None]
 class Step:
     """A greedy step at a position, ready to be sampled.
 
-    reasons: what its proof found wrong. digest: of the streams and tokens it ends with. graph:
-    whether it is replayed as one.
+    tapes: what it has bound; entries: all of it in order. reasons: what its proof found wrong.
+    digest: of the streams and tokens it ends with. graph: whether it is replayed as one.
     """
 
     engine: Engine
+    tapes: tuple[Tape, ...]
     entries: tuple[Entry, ...]
     again: Repeated
     reasons: tuple[str, ...]
@@ -64,6 +65,7 @@ def bench_step(
     for step, arm, timing in zip(steps, arms, timings, strict=True):
         size = sum(e.size_bytes for e in step.entries)
         launches = sum(not e.host for e in step.entries)
+        cards = 1 if step.engine.last.joins is None else len(step.engine.stages)
         found.append(
             Measured.of_engine(
                 facts(
@@ -74,10 +76,13 @@ def bench_step(
                 timing,
                 clock,
                 size_bytes=size,
-                roof=roofs.read if roofs else None,
+                # Ranks read at the same time, each from its own memory.
+                roof=cards * roofs.read if roofs else None,
                 launches=launches,
                 more={
                     "model": model,
+                    "ranks": cards,
+                    **_joins(step, samples),
                     "position": context,
                     "rows": rows,
                     "launches": launches,
@@ -125,7 +130,8 @@ def open_step(engine: Engine, *, context: int, rows: int, seed: int = 0) -> Step
     size = sum(e.size_bytes for e in entries)
     again = replayed(engine.last.device, replay, 1, size)
     reasons = () if got == wanted else (why,)
-    return Step(engine, entries, again, reasons, got, graph)
+    tapes = tuple(step_tapes(engine, state, rows))
+    return Step(engine, tapes, entries, again, reasons, got, graph)
 
 
 def facts(
@@ -170,9 +176,17 @@ def _ends_with(engine: Engine, state: DecodeState, rows: int) -> str:
     return hashlib.sha256(f"{trunk} {chosen.tolist()}".encode()).hexdigest()
 
 
+def _joins(step: Step, samples: int) -> dict[str, Any]:
+    """What a result says about where ranks meet; nothing without ranks."""
+    count, spent_s = join_cost(step.engine, step.tapes, samples)
+    return {"joins": count, "join_s": spent_s} if count else {}
+
+
 def _has_graph(engine: Engine) -> bool:
     devices = {id(stage.device) for stage in engine.stages}
-    return engine.arms.capturable and len(devices) == 1 and engine.arms.graphs != "off"
+    # The graphs of ranks wait for each other, so the last one's events see the whole step.
+    alike = len(devices) == 1 or engine.last.joins is not None
+    return engine.arms.capturable and alike and engine.arms.graphs != "off"
 
 
 def _run(entries: Sequence[Entry]) -> None:

@@ -18,17 +18,24 @@ from lab.cases.fills import Fill, alternating, extreme, normal, sprinkled, subno
 _SPECIAL = sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0, 0.0])
 
 
-def _box(turn: int, parts: Fill, late: tuple[int, ...], ahead: tuple[int, ...]) -> Fill:
+def _box(
+    turn: int, parts: Fill, late: tuple[int, ...], ahead: tuple[int, ...], tokens: int = 0
+) -> Fill:
     """Mailboxes with parts everywhere and flags of this turn, but for ranks that are elsewhere.
 
     late: ranks whose last part is that of the turn before. ahead: those that are one further.
+    tokens: of a rank, where parts are logits and tokens.
     """
 
     def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
-        size, tiles = s.T * s.D, tiles_of(s.T * s.D)
-        made = np.zeros((s.N, mailbox_words(s.N, s.T, s.D)), np.uint32)
+        width = 2 if tokens else s.D
+        size, tiles = s.T * width, 1 if tokens else tiles_of(s.T * width)
+        made = np.zeros((s.N, mailbox_words(s.N, s.T, width)), np.uint32)
         for owner in made:
             held = parts(rng, (2, s.N, size), F32, s)
+            if tokens:
+                ids = rng.integers(0, tokens, (2, s.N, s.T)) + tokens * np.arange(s.N)[:, None]
+                held[:, :, s.T :] = ids.astype(np.int32).view(np.float32)
             owner[: held.size] = held.view(np.uint32).reshape(-1)
             flags = owner[held.size : held.size + s.N * tiles].reshape(s.N, tiles)
             for source in range(s.N):
@@ -92,3 +99,47 @@ def join_cases() -> Iterator[Case]:
     yield _case("decode", N=2, T=1, D=4096)
     yield _case("verify", N=2, T=8, D=4096, first=1, turn=5)
     yield _case("eight cards", N=8, T=8, D=4096, first=3, level="full")
+
+
+def _pairs(
+    name: str,
+    *,
+    N: int,
+    T: int,
+    first: int = 0,
+    turn: int = 4,
+    share: int = 500,
+    logits: Fill | None = None,
+    late: tuple[int, ...] = (),
+    ahead: tuple[int, ...] = (),
+    error: int = 0,
+) -> Case:
+    held, words = logits or normal(), mailbox_words(N, T, 2)
+    count = np.array([turn], np.uint32).view(np.int32)[0]
+    return Case(
+        name, S=1, N=N, T=T, W=N * words, first=first, spins=8, share=share, logit=held,
+        ids=values(lambda rng, shape: rng.integers(0, share, shape)),
+        box=_box(turn, held, late, ahead, share),
+        offsets=values(lambda rng, shape: words * np.arange(shape[0])),
+        state=values(lambda rng, shape: np.array([[count, 0]])), error=error,
+    )  # fmt: skip
+
+
+@cases_for("join_argmax")
+def join_argmax_cases() -> Iterator[Case]:
+    """Rows up to a block's threads, ties, and peers that are elsewhere."""
+    few = values(lambda rng, shape: rng.choice([-1.0, 0.0, -0.0, 2.0], shape))
+    yield _pairs("smallest", N=2, T=1)
+    yield _pairs("tail", N=3, T=7, first=1, turn=7)
+    yield _pairs("last of many", N=8, T=5, first=7, turn=1)
+    yield _pairs("most rows", N=2, T=256, first=1)
+    yield _pairs("ties", N=4, T=33, first=2, logits=few)
+    yield _pairs("special", N=3, T=29, first=1, logits=_SPECIAL)
+    nothing = values(lambda rng, shape: np.full(shape, np.nan))
+    yield _pairs("no numbers", N=3, T=3, first=2, logits=nothing)
+    yield _pairs("lowest", N=2, T=3, logits=values(lambda rng, shape: np.full(shape, -np.inf)))
+    yield _pairs("peer ahead", N=3, T=2, first=1, ahead=(0,))
+    yield _pairs("peer late", N=3, T=2, first=1, late=(2,), error=1)
+    yield _pairs("counts wrap around", N=2, T=3, turn=2**32 - 1)
+    yield _pairs("decode", N=2, T=1, share=64640)
+    yield _pairs("verify", N=2, T=8, first=1, turn=5, share=64640)

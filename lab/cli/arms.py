@@ -28,7 +28,8 @@ def switches(arms: tuple[str, ...], *, option: str = "--arm") -> dict[str, str |
 
 DEVICES = click.option(
     "--devices", default="0", show_default=True, metavar="LIST",
-    help="A device for each pipeline stage: 0,1. One that comes twice holds two stages.",
+    help="A device for each pipeline stage: 0,1. One that comes twice holds two stages. With"
+    " --arm parallel=tensor a device for each rank.",
 )  # fmt: skip
 
 

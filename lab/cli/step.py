@@ -98,6 +98,12 @@ def _summary(cost: StepCost, device: str) -> str:
             f"\nbetween stages {text.scaled(cost.boundary_bytes, 'B')} in"
             f" {text.scaled(cost.boundary_s, 's')}, {cost.boundary_s / cost.best_s:.1%} of the step"
         )
+    if cost.joins:
+        share = cost.joins * cost.join_s / cost.best_s
+        between += (
+            f"\nranks meet {cost.joins} times, in {text.scaled(cost.join_s, 's')} each,"
+            f" {share:.1%} of the step"
+        )
     return (
         f"{cost.path} on {device}: position {cost.position}, {cost.rows} rows,"
         f" {cost.launches} launches, {cost.host_calls} host calls,"

@@ -217,6 +217,10 @@ LAWS: Mapping[str, Laws] = {
         },
     ),
     "join_add": ("tail", {"x": Law("S T D", _ADD)}),
+    "join_argmax": (
+        "tail",
+        {"logit": Law("S T", "NaN loses to every number; infinities compare as usual")},
+    ),
     "hyper_collapse": ("tail", {"x": Law("T D", _ADD), "pre": Law("T", "weighs its row")}),
     "hyper_post": (
         "tail",
