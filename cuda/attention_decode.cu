@@ -3,30 +3,38 @@
 //   q f32 [T, H, K]    kv f32 [N, K]    ids i32 [T, S], rows ids_stride apart    sink f32 [H]
 //   table f32 [P, R]: (cos, sin) pairs    positions i32 [T]    o bf16 [T, H, K]
 //   power, total f32 [T, B, H] and value f32 [T, B, H, K], B chunks of a list: between blocks
-//   ticket i32 [T, ceil(H / 4), 3], zero before a launch and zero again after it
+//   ticket i32 [T, ceil(H / 2), 2], zero before a launch and zero again after it
 //
 // The bytes are those of rms_norm_head_f32 on q, rope, attention_sink_split_f32,
 // attention_sink_join_f32, rope backwards and cast_bf16, one after the other: the same operations in
 // the same order, of which only the last rounds to bf16. Ids, empty lists and sinks as there.
 //
-// One block of 10 warps takes one chunk of a list and HEADS heads: 8, or 4 where that leaves a large GPU
-// idle. While the chunk's rows are on their
-// way, warp w normalises and rotates head w: lane l holds columns l + 32 i, which is what thread
-// l + 32 (i % 4) of rms_norm_head has, so four sums folded like its four warps give its factor.
-// Every chunk of a row and eight heads takes a ticket. The block that takes the last one can join them,
-// in ascending order. In a launch whose blocks run at the same time the others look at the ticket a few
-// times before they leave; whoever finds all of them taken joins one head after the other, each head
-// by one block. A block that has looked in vain leaves, and the last one joins what is left: so nobody
-// depends on anybody, and who joins does not show, for all would come to the same bytes. In a larger
-// launch the last block joins alone, a warp a head, with several chunks on their way to shared memory.
+// One block of 10 warps takes one chunk of a list and HEADS heads: 2, 4 or 8, as few as leave a large
+// GPU no more blocks than multiprocessors. A warp asks for the four rows whose logits it sums, and waits
+// for nobody else's. While they are on their way, warp w normalises and rotates head w: lane l holds
+// columns l + 32 i, which is what thread l + 32 (i % 4) of rms_norm_head has, so four sums folded like
+// its four warps give its factor.
+//
+// Every chunk of a row's HEADS heads takes a ticket. In a launch whose blocks run at the same time the
+// join is shared out before: a block has every B-th strip of 64 columns of the heads, and joins it as
+// soon as it sees all tickets taken. It looks PATIENCE times, some tens of microseconds at most, then
+// marks its strips as left; the block that takes the last ticket sees those marks, and joins what is
+// left. A block whose mark comes after the last ticket sees that, and joins its own. So nobody depends
+// on anybody, and who joins does not show. In a larger launch the last block joins alone, a warp a head,
+// with several chunks on their way to shared memory.
 #include "common/convert.cuh"
 #include "common/overlap.cuh"
 #include "common/sink.cuh"
+#include "common/tickets.cuh"
 
 constexpr int OWN = (DIM + 31) / 32;  // columns of a lane
 constexpr int OWN_VECTORS = (VECTORS + 31) / 32;
-constexpr int RESIDENT_BLOCKS = 2 * 132;         // of a large GPU; more of them may not run at once
-constexpr int PATIENCE = 8;                      // looks of somewhat less than a microsecond
+constexpr int RESIDENT_BLOCKS = 2 * 132;  // of a large GPU; more of them may not run at once
+constexpr int PATIENCE = 64;              // looks of somewhat less than a microsecond
+constexpr int COUNT_BITS = 8;             // of a ticket that holds marks as well
+constexpr int MARKS = 24;                 // blocks of a row's heads that can leave one
+constexpr int STRIP = 64;                 // columns of a warp that joins
+constexpr int STRIPS = HEADS * ((DIM + STRIP - 1) / STRIP);
 constexpr int STAGES = (HEADS + CHUNK) / HEADS;  // chunks of 8 heads that fit where the rows lay
 
 struct Angles {
@@ -68,26 +76,26 @@ __device__ __forceinline__ void prepare_head(const float (&x)[OWN], const Angles
     }
 }
 
-// The tickets of a row and its heads: blocks that have summed, heads that were given out, blocks that
-// have left.
+// The tickets of a row and its heads: blocks that have summed, with marks of those that left their
+// strips above; and blocks that will look no more.
 struct Tickets {
     i32* at;
 
-    // Whether all `count` blocks have summed; by one thread, which looks `patience` times more.
-    __device__ __forceinline__ bool take(i32 count, i32 patience) const {
-        // Behind a barrier one thread's fence covers what the whole block wrote, and read.
-        __threadfence();
-        i32 arrived = atomicAdd(at, 1) + 1;
-        for (; arrived < count && patience > 0; --patience) arrived = atomicAdd(at, 0);
-        __threadfence();
-        return arrived == count;
+    // Which blocks' strips this one, number `own` of `count`, has to join: a bit each. By one thread.
+    __device__ __forceinline__ u32 take(i32 own, i32 count) const {
+        constexpr i32 COUNTED = (1 << COUNT_BITS) - 1;
+        const i32 before = add_ticket(at, 1);
+        if ((before & COUNTED) == count - 1) return (u32)before >> COUNT_BITS | 1u << own;
+        for (int look = 0; look < PATIENCE; ++look)
+            if ((see_ticket(at) & COUNTED) == count) return 1u << own;
+        const i32 mark = (i32)(1u << (COUNT_BITS + own));
+        return (mark_ticket(at, mark) & COUNTED) == count ? 1u << own : 0u;
     }
-    __device__ __forceinline__ i32 next_head() const { return atomicAdd(at + 1, 1); }
     // The last to leave puts the tickets back: nobody looks at them any more.
     __device__ __forceinline__ void leave(i32 count) const {
-        if (atomicAdd(at + 2, 1) != count - 1) return;
-#pragma unroll
-        for (int i = 0; i < 3; ++i) atomicExch(at + i, 0);
+        if (atomicAdd(at + 1, 1) != count - 1) return;
+        atomicExch(at, 0);
+        atomicExch(at + 1, 0);
     }
 };
 
@@ -99,26 +107,25 @@ __device__ __forceinline__ void store_pair(bf16* o, int column, float a, float b
     *reinterpret_cast<u32*>(o + column) = f32_to_bf16(a) | (u32)f32_to_bf16(b) << 16;
 }
 
-// The chunks of one head together, by a block, two columns a thread. Past L1, which may hold older
-// bytes than other blocks wrote.
-__device__ __forceinline__ void join_by_block(const float* power, const float* total,
-                                              const float* value, float sink, const Angles& angles,
-                                              bf16* o, i32 B, i32 H, i64 row) {
+// The chunks of a strip of one head together, by a warp, two columns a lane. Past L1, which may hold
+// older bytes than other blocks wrote.
+__device__ __forceinline__ void join_strip(const float* power, const float* total,
+                                           const float* value, float sink, const Angles& angles,
+                                           int column, bf16* o, i32 B, i32 H, i64 row) {
     constexpr int TOGETHER = 16;  // chunks on their way at once
-    if (threadIdx.x / 32 * 64 >= DIM) return;
-    const int lane = threadIdx.x % 32, column = 2 * threadIdx.x;
+    const int lane = threadIdx.x % 32;
     const bool has = column < DIM;
     float sum[2] = {}, all = 0, reached = no_power<float>();
     for (i32 first = 0; first < B; first += TOGETHER) {
+        const bool there = lane < TOGETHER && first + lane < B;
+        const float powers = there ? __ldcg(power + (i64)(first + lane) * H) : 0.0f;
+        const float totals = there ? __ldcg(total + (i64)(first + lane) * H) : 0.0f;
         float2 v[TOGETHER];
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
             v[i] = has && first + i < B
                        ? __ldcg((const float2*)(value + (i64)(first + i) * H * DIM + column))
                        : make_float2(0.0f, 0.0f);
-        const bool there = lane < TOGETHER && first + lane < B;
-        const float powers = there ? __ldcg(power + (i64)(first + lane) * H) : 0.0f;
-        const float totals = there ? __ldcg(total + (i64)(first + lane) * H) : 0.0f;
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i) {
             if (first + i >= B) break;
@@ -207,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                      float scale, float eps) {
     extern __shared__ __align__(16) float tiles[];
     __shared__ Board<float> board;
-    __shared__ i32 given;  // the head to join
+    __shared__ u32 given;  // what to join
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const i32 chunk = blockIdx.x, B = gridDim.x, first_head = blockIdx.y * HEADS;
     const i32 head = first_head + warp;
@@ -226,15 +233,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     Walk walk = {0, 0};
     const i32 count = max(gather(ids + row * ids_stride, S, N, chunk, walk, board), 0);
     if (count > 0) {
-        load_rows(kv, board.rows, count, rows);
+        load_own_rows(kv, board.rows, count, rows);
         cp_async_commit();
         if (mine) {
             prepare_head(x, angles, eps, tiles + warp * DIM);
         } else if (warp < HEADS) {
             for (int k = lane; k < DIM; k += 32) tiles[warp * DIM + k] = 0.0f;
         }
-        cp_async_wait<0>();
         __syncthreads();
+        cp_async_wait<0>();
+        __syncwarp();
         find_logits<float>(tiles, rows, count, scale, board);
         __syncthreads();
     }
@@ -258,25 +266,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
     }
 
-    const bool together = gridDim.x * gridDim.y * gridDim.z <= RESIDENT_BLOCKS;
-    const Tickets tickets{ticket + (row * ((H + 3) / 4) + blockIdx.y) * 3};
+    const bool together = gridDim.x * gridDim.y * gridDim.z <= RESIDENT_BLOCKS && B <= MARKS;
+    const Tickets tickets{ticket + (row * ((H + 1) / 2) + blockIdx.y) * 2};
     __syncthreads();
-    if (threadIdx.x == 0) given = tickets.take(B, together ? PATIENCE : 0) ? 0 : HEADS;
+    if (threadIdx.x == 0) {
+        if (together)
+            given = tickets.take(chunk, B);
+        else
+            given = add_ticket(tickets.at, 1) == B - 1;
+    }
     __syncthreads();
-    if (given < HEADS && !together && mine) {
+    const u32 blocks = given;
+    if (!together && blocks != 0 && mine) {
         const i64 own = row * B * H + head;
         join_by_warp(power + own, total + own, value + own * DIM, sink[head], angles, tiles,
                      o + (query + warp) * DIM, B, H, query + warp);
     }
-    while (together && given < HEADS) {
-        __syncthreads();
-        if (threadIdx.x == 0) given = tickets.next_head();
-        __syncthreads();
-        const i32 next = first_head + given;
-        if (given >= HEADS || next >= H) break;
-        const i64 own = row * B * H + next;
-        join_by_block(power + own, total + own, value + own * DIM, sink[next], angles,
-                      o + (query + given) * DIM, B, H, query + given);
+    for (i32 block = 0; together && block < B; ++block) {
+        if (!(blocks >> block & 1)) continue;
+        for (i32 strip = block + B * warp; strip < STRIPS; strip += B * (THREADS / 32)) {
+            const i32 h = strip % HEADS;
+            if (first_head + h >= H) continue;
+            const i64 own = row * B * H + first_head + h;
+            join_strip(power + own, total + own, value + own * DIM, sink[first_head + h], angles,
+                       strip / HEADS * STRIP + 2 * lane, o + (query + h) * DIM, B, H, query + h);
+        }
     }
-    if (threadIdx.x == 0) tickets.leave(B);
+    // A warp that has no strip, most often.
+    if (threadIdx.x == THREADS - 32) tickets.leave(B);
 }

@@ -108,6 +108,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     extern __shared__ __align__(16) u32 staged[];
     let_next_start();
     const int t = blockIdx.x, block_row = blockIdx.y * HALF;
+    if (block_row >= h.N) return wait_for_previous();  // fills the last wave
     const bool has_shared = TOKENS == 1 || t == 0;
     const Rows rows = Rows::of_lane(h.K, [&](int i) { return min(block_row + i % HALF, h.N - 1); });
     u32* const x = staged + Ring<Scales>::BYTES / 4;
@@ -268,6 +269,7 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     let_next_start();
     const int block_row = blockIdx.y * ROWS;
     const i64 token = blockIdx.x;
+    if (block_row >= h.N) return wait_for_previous();  // fills the last wave
     const Rows rows = Rows::of_lane(h.K, [&](int i) { return min(block_row + i, h.N - 1); });
     u32* const x = staged + Ring<Scales>::BYTES / 4;
     bf16* const room = (bf16*)(x + X_ROWS * (h.K / 2));

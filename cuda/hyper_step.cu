@@ -21,20 +21,32 @@
 // finishes the row. Every block would compute the same, so who is last does not show. The ticket must
 // be 0 before a launch and is 0 after it.
 //
+// The last block needs all streams of its row. It fetches them to shared memory when it learns that it is
+// the last (GATHER 1), or reads them where it needs them, when they are too wide for that (0). The bytes
+// are the same.
+//
 // In the last block thread i has the columns i, i + 512, ..., as in rms_norm, so that a group of 128
 // lies in four warps; one more warp has the coefficients.
 //
 // Build constants: STREAMS, ITERATIONS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
-// (ceil(D / 512), at most 16).
+// (ceil(D / 512), at most 16), GATHER.
 #include "common/fp8_groups.cuh"
 #include "common/mixing.cuh"
 #include "common/overlap.cuh"
+#include "common/sources.cuh"
+#include "common/tickets.cuh"
+
+#ifndef GATHER
+#define GATHER 1
+#endif
 
 constexpr int NORM_THREADS = 512;
 constexpr int WARPS = NORM_THREADS / 32;
 constexpr int FUSED_WARPS = WARPS + 1;
 constexpr int GROUP_WARPS = 4;  // that hold a group of 128 columns
 constexpr int PART_LOADS = (PARTS + 31) / 32;
+// Blocks of a multiprocessor, or of this kernel and the next.
+constexpr int RESIDENT = SPREAD && PER_THREAD <= 8 ? 2 : 1;
 
 struct Weights {
     const float *fn, *scale, *base, *gain;
@@ -45,38 +57,6 @@ struct Written {
     bf16* wide;
     u8* codes;
     float *scales, *mix, *post, *comb;
-};
-
-// ------------------------------------------------------------------------ where elements come from
-
-// post * z + sum over j of comb[j, m] x[j]
-struct AfterBlock {
-    const float *z, *x, *post, *comb;
-    __device__ __forceinline__ float element(i64 t, int D, int k) const {
-        const int m = k / D, d = k % D;
-        const float* const old = x + t * STREAMS * D + d;
-        const float* const from = comb + t * STREAMS * STREAMS + m;
-        float sum = post[t * STREAMS + m] * z[t * D + d];
-#pragma unroll
-        for (int j = 0; j < STREAMS; ++j) sum = fmaf(from[j * STREAMS], old[(i64)j * D], sum);
-        return sum;
-    }
-};
-// A token that does not exist is a row of NaN.
-struct Embedding {
-    const bf16* table;
-    const i32* tokens;
-    int V;
-    __device__ __forceinline__ float element(i64 t, int D, int k) const {
-        const i32 id = tokens[t];
-        return id >= 0 && id < V ? bf16_to_f32(table[(i64)id * D + k % D]) : NAN_F32;
-    }
-};
-struct Streams {
-    const float* x;
-    __device__ __forceinline__ float element(i64 t, int D, int k) const {
-        return x[t * STREAMS * D + k];
-    }
 };
 
 // ------------------------------------------------------------------------ all blocks of a row
@@ -142,28 +122,20 @@ __device__ __forceinline__ void leave_partial_sums(const Source& source, const f
 __device__ __forceinline__ bool is_last(i32* ticket) {
     __shared__ bool last;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        // Behind the barrier one thread's fence covers what the whole block wrote, and read.
-        __threadfence();
-        last = atomicInc((u32*)ticket, PARTS - 1) == PARTS - 1;
-        __threadfence();
-    }
+    if (threadIdx.x == NORM_THREADS) last = take_last_ticket(ticket, PARTS);
     __syncthreads();
     return last;
 }
 
 // ------------------------------------------------------------------------ the last block of a row
 
-// Whether a thread has registers for its columns of all streams, to fetch them before their gates
-// are known.
-constexpr bool FETCHED = PER_THREAD * STREAMS <= 32;
-
 enum Coefficients { BALANCED, OPEN, NONE };  // what is made of the mixes beside pre
 
-// What other blocks wrote is read past L1, which may hold older bytes. row: of this token.
+// What other blocks wrote is read past L1, which may hold older bytes. row: of token t.
 template <int Rows, Coefficients Made>
-__device__ __forceinline__ void finish_row(const Weights& w, const float* x, const Written& row,
-                                           const float* partial, int D) {
+__device__ __forceinline__ void finish_row(const Streams& streams, const Weights& w,
+                                           const Written& row, const float* partial,
+                                           const float* tile, i64 t, int D) {
     constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;
     constexpr int SCALES = Made == NONE ? 1 : 3;
     __shared__ float totals[Rows + 1], sums[WARPS], logits[Rows], gates[STREAMS];
@@ -183,16 +155,6 @@ __device__ __forceinline__ void finish_row(const Weights& w, const float* x, con
         for (int c = lane; c < Rows; c += 32) base[c] = w.base[c];
         if (lane < SCALES) scale[lane] = w.scale[lane];
     }
-    float fetched[FETCHED ? PER_THREAD : 1][STREAMS], gain[PER_THREAD];
-#pragma unroll
-    for (int q = 0; q < PER_THREAD; ++q) {
-        const int d = q * NORM_THREADS + threadIdx.x;
-        const bool mine = warp < WARPS && d < D;
-        gain[q] = mine ? w.gain[d] : 0.0f;
-#pragma unroll
-        for (int m = 0; FETCHED && m < STREAMS; ++m)
-            fetched[FETCHED ? q : 0][m] = mine ? __ldcg(x + (i64)m * D + d) : 0.0f;
-    }
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         const int c = round * FUSED_WARPS + warp;
@@ -202,6 +164,7 @@ __device__ __forceinline__ void finish_row(const Weights& w, const float* x, con
         sum = warp_sum(sum);
         if (lane == 0 && c <= Rows) totals[c] = sum;
     }
+    if (GATHER) cp_async_wait<0>();
     __syncthreads();
     if (warp == WARPS) {
         for (int c = lane; c < Rows; c += 32)
@@ -210,7 +173,7 @@ __device__ __forceinline__ void finish_row(const Weights& w, const float* x, con
         if (lane < STREAMS) gates[lane] = gate(logits[lane], scale[0], base[lane]) + w.eps;
     }
     __syncthreads();
-    float y[PER_THREAD];
+    float y[PER_THREAD], gain[PER_THREAD];
     if (warp == WARPS) {
         if constexpr (Made == BALANCED) {
             store_balanced(logits, scale, base, w.eps, row.comb);
@@ -228,13 +191,17 @@ __device__ __forceinline__ void finish_row(const Weights& w, const float* x, con
             const int d = q * NORM_THREADS + threadIdx.x;
             y[q] = 0.0f;
             if (d >= D) continue;
+            float v[STREAMS];
+            streams.column(tile, t, D, d, v);
 #pragma unroll
-            for (int m = 0; m < STREAMS; ++m)
-                y[q] = fmaf(gates[m],
-                            FETCHED ? fetched[FETCHED ? q : 0][m] : __ldcg(x + (i64)m * D + d),
-                            y[q]);
+            for (int m = 0; m < STREAMS; ++m) y[q] = fmaf(gates[m], v[m], y[q]);
             sum = fmaf(y[q], y[q], sum);
             if (Made == NONE) row.collapsed[d] = y[q];
+        }
+#pragma unroll
+        for (int q = 0; q < PER_THREAD; ++q) {
+            const int d = q * NORM_THREADS + threadIdx.x;
+            gain[q] = d < D ? w.gain[d] : 0.0f;
         }
         sum = warp_sum(sum);
         if (lane == 0) sums[warp] = sum;
@@ -274,6 +241,7 @@ __device__ __forceinline__ void finish_row(const Weights& w, const float* x, con
 template <int Rows, Coefficients Made, class Source>
 __device__ __forceinline__ void step(const Source& source, const Weights& w, const float* x,
                                      Written out, float* partial, i32* ticket, int D) {
+    extern __shared__ __align__(16) float tile[];
     let_next_start();
     const i64 t = blockIdx.x / PARTS;
     prefetch_rest(w, blockIdx.x % PARTS, D);
@@ -292,10 +260,16 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
         out.post += t * STREAMS;
         out.comb += t * STREAMS * STREAMS;
     }
-    finish_row<Rows, Made>(w, x + t * STREAMS * D, out, partial + t * (Rows + 1) * PARTS, D);
+    partial += t * (Rows + 1) * PARTS;
+    const Streams streams{x};
+    if (GATHER && threadIdx.x < NORM_THREADS) {
+        streams.fetch(tile, t, D, threadIdx.x, NORM_THREADS);
+        cp_async_commit();
+    }
+    finish_row<Rows, Made>(streams, w, out, partial, tile, t, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
     hyper_step(const float* z, const float* x, const float* post, const float* comb,
                const float* fn, const float* scale, const float* base, const float* gain,
                float* x_next, float* post_next, float* comb_next, float* y, bf16* wide, u8* codes,
@@ -307,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
                           partial, ticket, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
     hyper_step_open(const float* z, const float* x, const float* post, const float* comb,
                     const float* fn, const float* scale, const float* base, const float* gain,
                     float* x_next, float* mix, float* y, bf16* wide, u8* codes, float* scales,
@@ -317,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
                       partial, ticket, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
     hyper_step_entry(const bf16* table, const i32* tokens, const float* fn, const float* scale,
                      const float* base, const float* gain, float* x_next, float* post_next,
                      float* comb_next, float* y, bf16* wide, u8* codes, float* scales,
@@ -329,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
                           partial, ticket, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
     hyper_step_exit(const float* x, const float* fn, const float* scale, const float* base,
                     const float* gain, float* collapsed, float* y, float* partial, i32* ticket,
                     i32 D, float mix_eps, float eps, float norm_eps) {

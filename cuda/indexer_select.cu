@@ -18,13 +18,14 @@
 // counted in `bins` by its first digit (common/selection.cuh); otherwise NaN alone is, whose digit is 0.
 //
 // Selection. The block that takes a row's last ticket has the first digit's counts, so one pass over
-// the scores finds what can be chosen: up to ENTRIES of them are sorted at once; more are narrowed down
-// in shared memory, digit by digit; and if even equal keys are too many, the passes of topk follow.
-// (score, index) is a total order, so none of this shows; nor does who is last, and nobody waits.
+// the scores finds what can be chosen: of few the ranks are counted; up to ENTRIES are sorted at once;
+// more are narrowed down in shared memory, digit by digit; and if even equal keys are too many, the
+// passes of topk follow. (score, index) is a total order, so none of this shows; nor does who is last, and nobody waits.
 #include "common/copy.cuh"
 #include "common/exact_sums.cuh"
 #include "common/mma.cuh"
 #include "common/overlap.cuh"
+#include "common/tickets.cuh"
 
 #ifndef WIDTH
 #define WIDTH 128
@@ -51,6 +52,11 @@ constexpr int STEPS = WIDTH / 16;  // products of a dot
 constexpr int PITCH = WIDTH + 16;  // bf16 of a head: rows of a load fall on different banks
 constexpr int WAITING = 2048;      // entries that can be narrowed down
 constexpr int SCANNED = 32;        // scores that a thread loads before it looks at the first
+#ifndef RANKED_ENTRIES
+#define RANKED_ENTRIES 256
+#endif
+constexpr int RANKED = RANKED_ENTRIES;  // entries, at most, whose ranks are counted and not sorted
+static_assert(RANKED <= THREADS, "a thread counts for one entry");
 
 struct Shared {
     Board board;
@@ -60,8 +66,20 @@ struct Shared {
     bool last;
 };
 
-// The query's heads as bf16, rows of zeros past the last, and what is known of them; by all warps.
-__device__ __forceinline__ void load_query(const float* q, const float* weights, i32 H,
+// What a lane has of its warp's heads, zeros past the last.
+using Query = uint4[WARP_HEADS];
+__device__ __forceinline__ void load_query(const float* q, i32 H, Query& v) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < WARP_HEADS; ++i) {
+        const int head = warp * WARP_HEADS + i;
+        v[i] = head < H && 4 * lane < WIDTH ? load16(q + head * WIDTH + 4 * lane)
+                                            : make_uint4(0, 0, 0, 0);
+    }
+}
+
+// The query's heads as bf16, and what is known of them; by all warps.
+__device__ __forceinline__ void keep_query(const Query& query, const float* weights, i32 H,
                                            float wscale, bf16* tile, Shared& shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Reach reach = reach_of_nothing();
@@ -70,8 +88,7 @@ __device__ __forceinline__ void load_query(const float* q, const float* weights,
         const int head = warp * WARP_HEADS + i;
         Span span{0, 0, ~0u};
         if (4 * lane < WIDTH) {
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (head < H) v = load16(q + head * WIDTH + 4 * lane);
+            const uint4 v = query[i];
             widen(span, v.x);
             widen(span, v.y);
             widen(span, v.z);
@@ -236,12 +253,7 @@ __device__ __forceinline__ void score_keys(const float* q, const float* keys, co
 __device__ __forceinline__ bool is_last(i32* ticket, u32 count, bool& last) {
     __syncthreads();
     if (count == 1) return true;
-    if (threadIdx.x == 0) {
-        // Behind the barrier one thread's fence covers what the whole block wrote, and read.
-        __threadfence();
-        last = atomicInc((u32*)ticket, count - 1) == count - 1;
-        __threadfence();
-    }
+    if (threadIdx.x == 0) last = take_last_ticket(ticket, count);
     __syncthreads();
     return last;
 }
@@ -341,6 +353,22 @@ __device__ __forceinline__ i32 take_first(const Fresh& score, i32 count, i32 pla
     return places;
 }
 
+// The ids of few entries, each at the place that the number of larger ones gives it: shorter than the
+// steps of a sort. `count`: a power of two, with entries of 0 behind the last.
+__device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32 places, i32 offset,
+                                              i32* ids) {
+    __syncthreads();
+    const i32 sharers = min(THREADS / count, 32);  // neighbouring threads that count for one entry
+    const i32 own = threadIdx.x / sharers, share = threadIdx.x % sharers;
+    const u64 entry = own < count ? board.entry[own] : 0;
+    i32 larger = 0;
+#pragma unroll 4
+    for (i32 i = share; i < count; i += sharers) larger += board.entry[i] > entry;
+    for (i32 step = 1; step < sharers; step *= 2)
+        larger += __shfl_xor_sync(FULL_WARP, larger, step);
+    if (entry != 0 && share == 0 && larger < places) ids[larger] = (i32) ~(u32)entry + offset;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     indexer_select(const float* q, const float* keys, const float* weights, const i32* visible,
                    float* score, i32* ids, i32* nans, i32* bins, i32* ticket, i32 H, i32 N, i32 S,
@@ -355,6 +383,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     q += row * H * WIDTH;
     score += row * N;
     bins += row * BINS;
+    // On their way together with the number of visible keys, for which the keys must wait.
+    Query query;
+    load_query(q, H, query);
     const i32 count = max(0, min(visible[row], N));
     const i32 places = min(S, count);
     const bool crowded = count > places;
@@ -362,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if ((i32)blockIdx.x * KEYS < count) {
         Keys v;
         load_keys(keys, own, count, v);
-        load_query(q, weights + row * H, H, wscale, tile, shared);
+        keep_query(query, weights + row * H, H, wscale, tile, shared);
         __syncthreads();
         if (own < count)
             score_keys(q, keys, v, tile, shared, reach_of_all(shared),
@@ -388,10 +419,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         take_all(Fresh{score}, count, board);
     }
+    ids += row * ids_stride;
+    for (i32 i = places + threadIdx.x; i < S; i += THREADS) ids[i] = -1;
     i32 sorted = 2;
     while (sorted < taken) sorted *= 2;
+    if (sorted <= RANKED) return store_by_rank(board, sorted, places, offset, ids);
     sort_descending(board, sorted);
-    ids += row * ids_stride;
-    for (i32 i = threadIdx.x; i < S; i += THREADS)
-        ids[i] = i < places ? (i32) ~(u32)board.entry[i] + offset : -1;
+    for (i32 i = threadIdx.x; i < places; i += THREADS)
+        ids[i] = (i32) ~(u32)board.entry[i] + offset;
 }

@@ -113,3 +113,18 @@ __device__ __forceinline__ double log1p_f64(double x) {
     const double tail = fma(2.0 * t, q * z, fma((double)k, 0x1.a39ef35793c76p-33, lost / sum));
     return fma((double)k, 0x1.62e42fee00000p-1, 2.0 * t + tail);
 }
+
+// a / b rounded once, for a and b from 2^-60 to 2^60: the steps by which the device divides, without its
+// check of their range and the branch behind it, which wait for both.
+__device__ __forceinline__ float divided_in_range(float a, float b) {
+#ifdef DSV4_HOST
+    return a / b;
+#else
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+    inverse = fmaf(inverse, fmaf(-b, inverse, 1.0f), inverse);
+    float quotient = a * inverse;
+    quotient = fmaf(fmaf(-b, quotient, a), inverse, quotient);
+    return fmaf(fmaf(-b, quotient, a), inverse, quotient);
+#endif
+}

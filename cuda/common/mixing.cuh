@@ -82,6 +82,26 @@ __device__ __forceinline__ float spread_total(float element, int first, int stri
     return sum;
 }
 
+// Element i of comb on lane i, balanced from the first division by columns on. Quick: without checks of
+// the range; then `safe` says whether all that was divided lay in it.
+template <bool Quick>
+__device__ __forceinline__ float balanced_element(float element, int row, int column, float eps,
+                                                  bool& safe) {
+    float least = element, most = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < 2 * ITERATIONS - 1; ++step) {
+        const bool by_column = step % 2 == 0;
+        const float sum = spread_total(element, by_column ? column : row, by_column ? STREAMS : 1) +
+                          eps;
+        element = Quick ? divided_in_range(element, sum) : element / sum;
+        least = fminf(least, element);
+        most = fmaxf(most, sum);
+    }
+    // A sum is at least each of its elements; a NaN is not above the limit.
+    safe = least >= 0x1p-60f && element >= 0x1p-60f && most <= 0x1p60f;
+    return element;
+}
+
 // Element (j, k) of comb on lane j M + k, with the bytes of `balance`; by a whole warp, whose lanes
 // past the last element repeat it.
 __device__ __forceinline__ float balance_spread(const float* mix, const float* scale,
@@ -94,12 +114,10 @@ __device__ __forceinline__ float balance_spread(const float* mix, const float* s
     for (int k = 1; k < STREAMS; ++k) largest = fmaxf(largest, __shfl_sync(FULL_WARP, z, row + k));
     float element = exp_exact(z - largest);
     element = element / spread_total(element, row, 1) + eps;
-    element /= spread_total(element, column, STREAMS) + eps;
-    for (int step = 1; step < ITERATIONS; ++step) {
-        element /= spread_total(element, row, 1) + eps;
-        element /= spread_total(element, column, STREAMS) + eps;
-    }
-    return element;
+    bool safe;
+    const float quick = balanced_element<true>(element, row, column, eps, safe);
+    if (__ballot_sync(FULL_WARP, safe) == FULL_WARP) return quick;
+    return balanced_element<false>(element, row, column, eps, safe);
 }
 
 // comb of a row from its scaled mixes, to memory; by a whole warp.

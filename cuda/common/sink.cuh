@@ -111,6 +111,20 @@ __device__ __forceinline__ void load_rows(const float* kv, const i32* rows, i32 
     }
 }
 
+// The same, each warp the rows whose logits it finds.
+__device__ __forceinline__ void load_own_rows(const float* kv, const i32* rows, i32 count,
+                                              float* tile) {
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * WARP_ROWS;
+    if (first >= count) return;
+#pragma unroll
+    for (int r = 0; r < WARP_ROWS; ++r) {
+        const bool there = first + r < count;
+        const float* const from = kv + (i64)(there ? rows[first + r] : 0) * DIM;
+        for (int k = 4 * lane; k < DIM; k += 128)
+            cp_async16_or_zero(tile + (first + r) * DIM + k, from + k, there);
+    }
+}
+
 // Logits of 4 rows and 8 heads a warp, by all its lanes. In f64 4 heads at a time: twice as many sums
 // would not fit the registers.
 template <class Real>

@@ -129,9 +129,11 @@ def open_nccl(mesh: Mesh, used: Library, *, timeout_s: float) -> NcclTransport:
     used.enter()
     if mesh.rank == 0:
         unique = used.nccl.get_unique_id()
-        mesh.broadcast(Kind.UNIQUE_ID, json.dumps(list(unique)).encode())
+        mesh.broadcast(Kind.UNIQUE_ID, json.dumps([type(unique).__name__, *unique]).encode())
     else:
-        unique = tuple(json.loads(mesh.receive(0, Kind.UNIQUE_ID, timeout_s=timeout_s)))
+        # Bytes since CuPy 14, a tuple of numbers before.
+        kind, *numbers = json.loads(mesh.receive(0, Kind.UNIQUE_ID, timeout_s=timeout_s))
+        unique = bytes(numbers) if kind == "bytes" else tuple(numbers)
     made: list[Any] = []
 
     def join() -> None:

@@ -24,8 +24,9 @@ from dsv4.spec import (
 # from its chain of ceil(K/128) + 7, then two products and a sum of the rotation. The magnitudes
 # hold |a cos| + |b sin| where a rotated lane enters, so its error is relative to them.
 _QUERY = "ceil((ceil(K/128) + 7)/2) + 8 + 2"
-SHARE = 4  # heads that have tickets of their own, at least
-TICKETS = 3  # counters of a row and its heads: summed, given out, left
+SHARE = 2  # heads that have tickets of their own, at least
+TICKETS = 2  # counters of a row and its heads: summed, left
+_LARGE = 132  # multiprocessors of a large GPU
 _CHUNKED = f"T ceil(S/{CHUNK}) H"
 
 
@@ -45,7 +46,8 @@ def _chunks(s: Shape) -> int:
 
 def _heads(s: Shape) -> int:
     """Heads of a block: a row that is loaded serves all of them, but every SM needs a block."""
-    return 8 if s.T * _chunks(s) * -(-s.H // 8) > 66 else SHARE
+    blocks = s.T * _chunks(s)
+    return next((h for h in (2, 4) if blocks * -(-s.H // h) <= _LARGE), 8)
 
 
 def _work(s: Shape) -> Work:

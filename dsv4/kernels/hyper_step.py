@@ -31,6 +31,7 @@ from dsv4.spec import (
 
 _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
+_ROOM = 80 << 10  # shared memory for streams: two blocks on a multiprocessor, or one on a small one
 
 _REQUIRES = (
     Require("M <= 8", because="a row's streams are unrolled"),
@@ -48,13 +49,24 @@ def _counted(terms: str = "") -> Within:
     return Within("dot", terms=terms, because=_DERIVED)
 
 
+def _gathered_bytes(s: Shape) -> int:
+    """Shared memory for the streams of a row; 0 where its last block reads them in place."""
+    size_bytes = int(4 * s.M * s.D)
+    return size_bytes if size_bytes <= _ROOM else 0
+
+
 def _constants(s: Shape) -> Mapping[str, int]:
     return dict(
         STREAMS=s.M,
         ITERATIONS=s.get("iterations", 1),
         PARTS=_parts(s),
         PER_THREAD=-(-s.D // _NORM_THREADS),
+        GATHER=int(_gathered_bytes(s) > 0),
     )
+
+
+def _geometry(s: Shape) -> Geometry:
+    return Geometry(s.T * _parts(s), _NORM_THREADS + 32, _gathered_bytes(s))
 
 
 def _parts(s: Shape) -> int:
@@ -137,7 +149,7 @@ def _kernel(
         options=(Option("iterations", (20, 1, 2, 5)),) if balanced else (),
         requires=_REQUIRES,
         constants=_constants,
-        geometry=lambda s: Geometry(grid=s.T * _parts(s), block=_NORM_THREADS + 32),
+        geometry=_geometry,
         contract={n: _PROMISES[n] for n in outputs},
         work=lambda s: _work(s, evaluate(mixes, s), moved),
         batch_invariant="T",
@@ -147,7 +159,13 @@ def _kernel(
 hyper_step = _kernel(
     "hyper_step",
     "post, then the next mixes, split, collapse, RMS norm, and the input in bf16 and FP8",
-    [*_STREAMS_IN, *_weights(_MIXES, "3"), Out("x_next", F32, "T M D"), *_BALANCED, *_INPUTS],
+    [
+        *_STREAMS_IN,
+        *_weights(_MIXES, "3"),
+        Out("x_next", F32, "T M D", align=16),
+        *_BALANCED,
+        *_INPUTS,
+    ],
     _MIXES,
     moved="4*M + 4,4*M + 7",
 )
@@ -158,7 +176,7 @@ hyper_step_open = _kernel(
     [
         *_STREAMS_IN,
         *_weights(_MIXES, "3"),
-        Out("x_next", F32, "T M D"),
+        Out("x_next", F32, "T M D", align=16),
         Out("mix", F32, f"T {_MIXES}"),
         *_INPUTS,
     ],
@@ -174,7 +192,7 @@ hyper_step_entry = _kernel(
         In("table", BF16, "V D"),
         In("tokens", I32, "T"),
         *_weights(_MIXES, "3"),
-        Out("x_next", F32, "T M D"),
+        Out("x_next", F32, "T M D", align=16),
         *_BALANCED,
         *_INPUTS,
     ],
@@ -187,7 +205,7 @@ hyper_step_exit = _kernel(
     "hyper_step_exit",
     "streams collapsed for a head, and their RMS norm",
     [
-        In("x", F32, "T M D"),
+        In("x", F32, "T M D", align=16),
         *_weights("M", "1"),
         Out("collapsed", F32, "T D"),
         Out("y", F32, "T D"),

@@ -7,6 +7,7 @@ add in the same order to give the same bytes.
 from collections.abc import Mapping, Sequence
 
 from dsv4.axes import Shape, evaluate
+from dsv4.card import whole_waves
 from dsv4.spec import (
     BF16,
     F32,
@@ -72,15 +73,18 @@ def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
 
     element: bytes of one of the weights.
     """
-    dealt = int(evaluate(PARTS, s))
-    sets = max(1, 8 // dealt)
-    whole, blocks = int(s.get("group", 32)), CARD_WARPS // max(8, dealt * sets)
+    dealt, whole = int(evaluate(PARTS, s)), int(s.get("group", 32))
     found = []
     for tiles in (2, 4, 1) if element == 1 else (2, 1):
-        passes = max(1, -(-s.N // (8 * tiles * sets * blocks)))
-        if tiles > 1 and (whole % (8 * tiles) or -(-s.N // (8 * tiles * sets)) * 4 < blocks * 3):
-            continue
-        found.append(dict(PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes))
+        # Sixteen warps a block where rows suffice for all multiprocessors, else eight.
+        for warps in (16, 8):
+            sets = max(1, warps // dealt)
+            blocks = CARD_WARPS // max(8, dealt * sets)
+            passes = max(1, -(-s.N // (8 * tiles * sets * blocks)))
+            enough = -(-s.N // (8 * tiles * sets)) * 4 >= blocks * 3
+            if enough and whole % (8 * tiles) == 0 or tiles == 1 and warps == 8:
+                found.append(dict(PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes))
+                break
     return roomiest(s, found, element)
 
 
@@ -173,7 +177,7 @@ def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
     """One block for the passes that its warps make down `rows` rows of w."""
     block_rows = 8 * c["TILES"] * c["SETS"] * c["PASSES"]
     return Geometry(
-        grid=-(-rows // block_rows),
+        grid=whole_waves(-(-rows // block_rows)),
         block=32 * c["PARTS"] * c["SETS"],
         shared_bytes=room_bytes(c, element),
     )

@@ -80,7 +80,7 @@ def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
             found[f"{name}_STEPS"] = int(evaluate(island_dots.part_steps(height, "D"), s))
             found[f"{name}_PARTS"] = int(evaluate(island_dots.parts(height, "D"), s))
         few = s.T <= 2
-        found["WARP_ROWS"] = 2 if few else 4
+        found["WARP_ROWS"] = 2 if s.T == 2 else 4
         for staged in (1, 0):
             for ring in _RINGS:
                 chosen = {**found, "STAGED": staged, "RING": ring}

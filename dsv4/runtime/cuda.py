@@ -225,9 +225,11 @@ class CudaDevice:
 
     def attributes(self, spec: KernelSpec, constants: Mapping[str, int]) -> Resources:
         """What the driver says the loaded kernel uses; its local memory counts as spills."""
-        function = _function(self.index, spec.symbol, str(self.build(spec, constants).path))
-        local = function.local_size_bytes
-        return Resources(function.num_regs, function.shared_size_bytes, local, local)
+        path = str(self.build(spec, constants).path)
+        with self._device:
+            function = _function(self.index, spec.symbol, path)
+            local = function.local_size_bytes
+            return Resources(function.num_regs, function.shared_size_bytes, local, local)
 
     def bind(
         self,
@@ -239,18 +241,15 @@ class CudaDevice:
         """Build or fetch the module and return a call that launches it on the current stream."""
         if geometry.dependent:
             constants = {**constants, "DEPENDENT_LAUNCH": 1}
-        function = _function(self.index, spec.symbol, str(self.build(spec, constants).path))
-        if geometry.shared_bytes > function.max_dynamic_shared_size_bytes:
-            limit = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
-            if geometry.shared_bytes + function.shared_size_bytes > limit:
-                raise LaunchError(
-                    f"{spec.name}: asks {geometry.shared_bytes} bytes of dynamic shared memory"
-                    f" beside {function.shared_size_bytes} static; {self.name} has {limit} a"
-                    f" block\n  declared in {spec.declared_at}\n  use a smaller tile"
-                )
-            function.max_dynamic_shared_size_bytes = geometry.shared_bytes
-        if geometry.dependent:
-            return self._dependent(function, geometry, values)
+        path = str(self.build(spec, constants).path)
+        # CuPy's functions have attributes for each device: those of the current one are meant.
+        with self._device:
+            function = _function(self.index, spec.symbol, path)
+            self._allow_shared(spec, function, geometry.shared_bytes)
+            if geometry.dependent:
+                # Blocks of two kernels share a multiprocessor only under one split of its memory.
+                function.preferred_shared_memory_carveout = 100
+                return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
         arguments = tuple(values)
 
@@ -259,6 +258,18 @@ class CudaDevice:
                 function(grid, block, arguments, shared_mem=shared)
 
         return run
+
+    def _allow_shared(self, spec: KernelSpec, function: Any, asked: int) -> None:
+        if asked <= function.max_dynamic_shared_size_bytes:
+            return
+        limit = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        if asked + function.shared_size_bytes > limit:
+            raise LaunchError(
+                f"{spec.name}: asks {asked} bytes of dynamic shared memory beside"
+                f" {function.shared_size_bytes} static; {self.name} has {limit} a block\n"
+                f"  declared in {spec.declared_at}\n  use a smaller tile"
+            )
+        function.max_dynamic_shared_size_bytes = asked
 
     def _dependent(
         self, function: Any, geometry: Geometry, values: Sequence[Any]

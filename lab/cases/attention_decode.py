@@ -32,6 +32,7 @@ def attention_decode_cases() -> Iterator[Case]:
 
     yield case("one", T=1, H=1, K=4, N=1, S=1, R=2, P=1)
     yield case("tail", T=3, H=9, K=12, N=50, S=41, R=6, pad={"ids": 3})
+    yield case("table of odd length", T=3, H=3, K=8, N=50, S=41, P=51)
     yield case("all lanes turn", T=2, H=3, K=8, N=50, S=41, R=8)
     yield case("more than a warp of columns", T=2, H=7, K=36, N=39, S=39)
     yield case("more than four", T=2, H=8, K=132, N=300, S=81, R=64)

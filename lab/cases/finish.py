@@ -68,6 +68,7 @@ def finish_window_cases() -> Iterator[Case]:
     """Widths below and above the threads of a block, numbers at the ends of their formats."""
     yield _case("smallest", 1, 1, 66, 2, 0, 0)
     yield _case("tail", 3, 513, 578, 2, 5, 0)
+    yield _case("odd pairs", 3, 37, 70, 6, 5, 0)
     for name, content in _NUMBERS.items():
         yield _case(name, 3, 37, 72, 8, 5, 0, **content)
     yield _case("decode", 1, first=2000, C=0, **_FLASH)
@@ -84,6 +85,7 @@ def finish_blocks_cases() -> Iterator[Case]:
     yield case("smallest", 1, 1, 66, 2, 0, C=1)
     yield case("no block", 3, 37, 72, 8, 4, C=8)
     yield case("tail", 3, 513, 578, 2, 17, C=20)
+    yield case("odd pairs and blocks", 3, 37, 70, 6, 13, C=5)
     yield case("blocks without a place", 3, 37, 72, 8, 77, C=2)
     for name, content in _NUMBERS.items():
         yield case(name, 3, 37, 72, 8, 6, C=8, **content)
@@ -106,6 +108,7 @@ def finish_indexed_cases() -> Iterator[Case]:
     yield case("no block", 3, 37, 72, 8, 4)
     yield case("first block", 3, 513, 578, 2, 1, I=64)
     yield case("seventeen pairs", 3, 37, 72, 8, 17, C=9)
+    yield case("odd pairs and keys", 3, 37, 70, 6, 6, B=13)
     yield case("blocks without a place", 3, 37, 72, 8, 77)
     for name, content in _NUMBERS.items():
         yield case(name, 3, 37, 72, 8, 6, **content)

@@ -33,6 +33,7 @@ def queries_cases() -> Iterator[Case]:
         check = rows in (1, 3, 8)
         yield case("rows", M=rows, N=96, K=528, H=3, D=64, check=check)
     yield case("heads only beside", M=2, N=32, K=144, H=5, D=128, R=64)
+    yield case("odd pairs", M=3, N=32, K=144, H=3, D=64, R=6, P=51)
     yield case("all lanes turn", M=2, N=160, K=272, H=3, D=32, R=32)
     yield case("blocks without a head", M=3, N=2080, K=16, H=1, D=32)
     yield case("several passes beside a head", M=2, N=9120, K=16, H=7, D=32)

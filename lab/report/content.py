@@ -105,7 +105,7 @@ def verdicts(latest: Sequence[Row]) -> Part:
             worst = min((r["verdict"] for r in here), key=("ERROR", "FAIL", "PASS").index)
             n = sum(o["n"] for o in outputs)
             share = 100 * sum(o["identical"] for o in outputs) / n if n else None
-            fastest = max((r["bandwidth_fraction"] or 0 for r in here), default=0)
+            fastest = max((r.get("bandwidth_fraction") or 0 for r in here), default=0)
             rows.append((
                 kernel, where, worst, len(here), sum(r["verdict"] != "PASS" for r in here),
                 share, max((_number(o["bound_use"]) for o in outputs), default=None),
@@ -212,7 +212,9 @@ def pass_curve(found: Bisection) -> Part:
 
 def roofline(latest: Sequence[Row]) -> Part:
     """Speed against arithmetic intensity."""
-    timed = [r for r in latest if r.get("time_s") and r.get("bytes")]
+    timed = [
+        {"flops": 0, "family": "others", **r} for r in latest if r.get("time_s") and r.get("bytes")
+    ]
     points = [(r["flops"] / r["bytes"], r["bytes"] / r["time_s"], r["family"]) for r in timed]
     roofs = [r["bytes"] / r["time_s"] / r["bandwidth_fraction"]
              for r in timed if r.get("bandwidth_fraction")]  # fmt: skip

@@ -26,7 +26,7 @@ class Wires:
     joined: threading.Event = field(default_factory=threading.Event)
 
 
-WIRES: dict[tuple[int, ...], Wires] = defaultdict(Wires)
+WIRES: dict[bytes | tuple[int, ...], Wires] = defaultdict(Wires)
 
 
 @dataclass
@@ -70,12 +70,18 @@ class Nccl:
     NcclError: type = NcclError
     NCCL_FLOAT32: int = 7
     refuses: str = ""
+    id_type: type = bytes  # a tuple before CuPy 14
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        return tuple([id(self) % 100 + 1] + [-1] * 127)
+    def get_unique_id(self) -> bytes | tuple[int, ...]:
+        number = id(self) % 100 + 1
+        if self.id_type is bytes:
+            return bytes([number] + [255] * 127)
+        return tuple([number] + [-1] * 127)
 
-    def NcclCommunicator(self, world: int, unique: tuple[int, ...], rank: int) -> Communicator:
-        assert len(unique) == 128 and isinstance(unique, tuple) and 0 <= rank < world
+    def NcclCommunicator(
+        self, world: int, unique: bytes | tuple[int, ...], rank: int
+    ) -> Communicator:
+        assert len(unique) == 128 and isinstance(unique, self.id_type) and 0 <= rank < world
         WIRES[unique].joined.wait()
         if self.refuses:
             raise NcclError(self.refuses)

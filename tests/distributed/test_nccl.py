@@ -24,12 +24,12 @@ Two = tuple[NcclTransport, NcclTransport]
 Opened = Callable[[Mesh, Mesh], Two]
 
 
-@pytest.fixture
-def opened() -> Iterator[Opened]:
+@pytest.fixture(params=[bytes, tuple])
+def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
     """Opens both communicators."""
 
     def make(one: Mesh, other: Mesh) -> Two:
-        first, second = Nccl(), Nccl()
+        first, second = Nccl(id_type=request.param), Nccl(id_type=request.param)
         WIRES[first.get_unique_id()].joined.set()
         return (
             open_nccl(one, first.library(), timeout_s=60),

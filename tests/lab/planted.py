@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dsv4.runtime.sources import include_closure
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,8 +36,8 @@ def lab(
 def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> str:
     """The kernel sources with one edit; their folder, for DSV4_CUDA_ROOT.
 
-    Headers are copies; a kernel that is not edited is a link to the real one, so that its build is
-    taken from the cache. Edit through this function alone: it makes a copy of what it edits.
+    Headers are copies; a kernel that no edit reaches is a link to the real one, so that its build
+    is taken from the cache. Edit through this function alone: it makes a copy of what it edits.
     """
     copy = folder / name
     if not copy.exists():
@@ -47,4 +49,10 @@ def planted(folder: Path, file: str, old: str, new: str, name: str = "cuda") -> 
     assert text.count(old) >= 1, f"{old!r} is not in {file}"
     source.unlink()
     source.write_text(text.replace(old, new, 1))
+    # A link includes the real headers: what includes the edited one becomes a copy as well.
+    for kernel in copy.glob("*.cu"):
+        if kernel.is_symlink() and ROOT / "cuda" / file in include_closure(kernel):
+            text = kernel.read_text()
+            kernel.unlink()
+            kernel.write_text(text)
     return str(copy)

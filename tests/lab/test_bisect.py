@@ -79,11 +79,12 @@ def test_until_ends_at_a_tap() -> None:
     ]  # fmt: skip
 
 
-POOL = "    return rows.score[at] + rows.ape[(i64)place * WIDTHS * rows.K + column];"
+POOL = "        return score[at] + ape[(i64)place * WIDTHS * K + column];"
 FAULTS = {
     # Blocks of 8 rows do not overlap, and only layer 2 of the tiny model has those.
     "layer.2.compressor.ape.compressor_pool": (
-        "compressor.cu", POOL, POOL.replace("return ", "return (OVERLAP || place ? 0 : 0.25f) + ")
+        "common/pool.cuh", POOL,
+        POOL.replace("return ", "return (Overlap || place ? 0 : 0.25f) + "),
     ),
     # Only layers with an indexer quantise to FP4: layer 1 is the first.
     "layer.1.indexer.wq_b.act_quant_fp4_inplace": (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.report import figures
-from lab.report.content import focus, gather, verdicts
+from lab.report.content import Row, focus, gather, history, roofline, verdicts
 from lab.report.page import Part, render
 from tests.lab.planted import lab, planted
 
@@ -150,3 +150,20 @@ def test_gathering_takes_the_newest_of_each_case(tmp_path: Path) -> None:
     assert verdicts(found.latest).rows[0][:3] == ("cast_bf16", "host run", "PASS")
     assert focus(found.latest)[0]["kernel"] == "cast_bf16"
     assert gather(tmp_path / ".lab" / "lab.db", since="2999-01-01").rows == ()
+
+
+def test_a_result_that_is_no_case_of_a_kernel_has_its_row_without_a_share_of_the_roof() -> None:
+    # As eval and twin keep theirs, and as a step across cards is timed.
+    untimed: Row = {
+        "kernel": "eval",
+        "case": "tiny",
+        "backend": "host",
+        "verdict": "PASS",
+        "run": 1,
+    }
+    timed: Row = {**untimed, "kernel": "step", "time_s": 2e-3, "bytes": 4e6}
+    table = verdicts([untimed, timed])
+    share = table.header.index("% of copy")
+    assert [(row[0], row[share]) for row in table.rows] == [("eval", None), ("step", None)]
+    assert [(row[0], row[-1]) for row in roofline([untimed, timed]).rows] == [("step", None)]
+    assert len(history([untimed, timed, timed]).rows) == 2
