@@ -15,7 +15,13 @@ from lab.spec_run import first_difference
 from lab.tokenizer import Reader, Tokenizer
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "v4-python"
-PROMPT: Final = 'def read_lines(path):\n    """Return the lines of a text file."""\n'
+PROMPT: Final = """\
+class Stack:
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+"""
 """A function that wants its body."""
 
 
@@ -42,26 +48,40 @@ class Demo:
 
 @dataclass(slots=True)
 class Body:
-    """The indented lines behind a header: ends at the first line that begins at the margin."""
+    """The lines behind a header: ends at the first line that is indented no deeper than it."""
 
     reader: Reader
+    margin: int = 0
     text: str = ""
     seen: int = 0
 
     def ended(self, tokens: Sequence[int]) -> bool:
-        """Whether the newest token begins a line at the margin."""
+        """Whether the newest token begins a line at the margin or before it."""
         for token in tokens[self.seen :]:
             self.text += self.reader.feed(token)
         self.seen = len(tokens)
-        line = self.text.rpartition("\n")[2]
-        return "\n" in self.text and bool(line) and not line[0].isspace()
+        return self._is_behind(self.text.rpartition("\n")[2])
 
     @property
     def lines(self) -> str:
-        """The body without the line that ended it, and without empty lines at its end."""
-        body, newline, line = self.text.rpartition("\n")
-        whole = body if newline and line and not line[0].isspace() else self.text
-        return whole.rstrip("\n")
+        """The body without the line that ended it, and without white space at its end."""
+        body, _, line = self.text.rpartition("\n")
+        whole = body if self._is_behind(line) or not line.strip() else self.text
+        return whole.rstrip()
+
+    def _is_behind(self, line: str) -> bool:
+        """Whether a line stands behind the body."""
+        begun = line.lstrip()
+        return "\n" in self.text and bool(begun) and len(line) - len(begun) <= self.margin
+
+
+def margin_of(prompt: str) -> int:
+    """The indentation of the last header in a text, 0 without one."""
+    for line in reversed(prompt.split("\n")):
+        begun = line.lstrip()
+        if begun.startswith(("def ", "async def ", "class ")):
+            return len(line) - len(begun)
+    return 0
 
 
 def require_example(folder: Path) -> None:
@@ -92,7 +112,9 @@ def run_demo(
     with the plain one. on_round: shown every round. Errors: StateError without a drafter.
     """
     stop = () if tokenizer.eos is None else (tokenizer.eos,)
-    body, shown = Body(tokenizer.stream()), 0
+    header = tokenizer.stream()
+    margin = margin_of("".join(map(header.feed, prompt)) + header.end())
+    body, shown = Body(tokenizer.stream(), margin), 0
 
     def watched(tokens: Sequence[int]) -> bool:
         nonlocal shown
@@ -113,14 +135,18 @@ def run_demo(
         rounds.append(DemoRound(tokens[0], tuple(tokens[1:]), dropped))
         on_round(rounds[-1])
 
-    again = Body(tokenizer.stream())
+    again = Body(tokenizer.stream(), margin)
     drafted = generate_spec(engine, prompt, count, stop=stop, until=again.ended, on_round=played)
     where = first_difference(plain.tokens, drafted.tokens)
     return Demo(plain, drafted, tuple(rounds), where), body.lines
 
 
 def spelled(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """Tokens on one line: ends of lines and control characters are escaped."""
+    """Tokens on one line: ends of lines and control characters are escaped, spaces are dots.
+
+    Drafts of bytes are mostly indentation, and blanks would not be seen.
+    """
     reader = tokenizer.stream()
     whole = "".join(reader.feed(t) for t in tokens) + reader.end()
+    whole = whole.replace(" ", "\u00b7")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole)

@@ -15,7 +15,7 @@ from dsv4.engine import speculate as loop_module
 from lab import demo as demo_module
 from lab.cli import demo as command_module
 from lab.cli.main import main
-from lab.demo import Body, spelled
+from lab.demo import Body, margin_of, spelled
 from tests.goldens import golden_folder
 
 BYTES = ByteTokenizer(259, 256, 257, None, (256,), Path("here"))
@@ -98,9 +98,9 @@ def test_demo_refuses_what_cannot_be_shown(byte_folder: Path, tmp_path: Path) ->
     assert done.exit_code == 2 and "no blocks lie behind the trunk" in done.stderr
 
 
-def body_of(text: str) -> Body:
+def body_of(text: str, margin: int = 0) -> Body:
     """A body that has seen a text, token by token, until it ended."""
-    body, seen = Body(BYTES.stream()), list[int]()
+    body, seen = Body(BYTES.stream(), margin), list[int]()
     for token in text.encode():
         seen.append(token)
         if body.ended(seen):
@@ -115,6 +115,31 @@ def test_a_body_ends_where_a_line_begins_at_the_margin() -> None:
     assert body_of("\n\n    a\n# end\n").text == "\n\n    a\n#"
 
 
+def test_a_body_of_a_method_ends_where_the_next_one_begins() -> None:
+    text = "        if a:\n            b\n\n    def g(self): pass"
+    assert body_of(text, 4).lines == "        if a:\n            b"
+    assert body_of(text, 4).text.endswith("\n    d")
+    assert body_of("        a\n  # less", 4).text.endswith("  #")
+    assert body_of("        a\n    ", 4).lines == "        a"
+
+
+def test_what_is_shown_of_a_body_only_grows() -> None:
+    body, shown = Body(BYTES.stream(), 4), [""]
+    text = b"        a = 1\n\n        b(a)\n    def"
+    for end in range(1, len(text) + 1):
+        body.ended(list(text[:end]))
+        assert body.lines.startswith(shown[-1])
+        shown.append(body.lines)
+    assert shown[-1] == "        a = 1\n\n        b(a)"
+
+
+def test_the_margin_is_that_of_the_last_header() -> None:
+    assert margin_of("class A:\n    def f(self):\n        x = 1\n") == 4
+    assert margin_of("    x\nasync def f():\n    y\n") == 0
+    assert margin_of("    defined = 1\n") == 0
+
+
 def test_tokens_are_spelled_on_one_line() -> None:
     assert spelled(BYTES, [97, 10, 9, 0xC3, 0xA9, 256, 27]) == "a\\n\\té\\x1b"
     assert spelled(BYTES, [0xC3]) == "\ufffd"
+    assert spelled(BYTES, [32, 32, 120, 32]) == "\u00b7\u00b7x\u00b7"

@@ -89,6 +89,14 @@ def test_the_package_declares_what_the_documents_name() -> None:
     assert core == {"click", "numpy", "safetensors"}
 
 
+def test_the_example_goes_into_the_sdist_and_not_into_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    build = project["tool"]["hatch"]["build"]["targets"]
+    # Tests of the sdist read it; who installs a wheel names a folder of his own.
+    assert "/examples" in build["sdist"]["include"] and (ROOT / "examples").is_dir()
+    assert "examples" not in build["wheel"]["only-include"]
+
+
 def test_the_command_runs_from_an_uninstalled_checkout(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -27,3 +27,10 @@ def test_the_corpus_is_printed_without_torch() -> None:
     done = CliRunner().invoke(main, ["corpus"])
     assert done.exit_code == 0
     assert json.loads(done.output)["held_out"]["modules"]
+
+
+def test_paths_of_held_out_files_are_printed_for_eval() -> None:
+    done = CliRunner().invoke(main, ["corpus", "--held-out"])
+    paths = [Path(line) for line in done.output.splitlines()]
+    assert done.exit_code == 0 and all(path.is_file() for path in paths)
+    assert "argparse.py" in {path.name for path in paths}

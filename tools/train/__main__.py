@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from dsv4.errors import Dsv4Error, Refusal
-from tools.train.corpus import check_recorded, copy_corpus, read_corpus, read_record
+from tools.train.card import write_card
+from tools.train.corpus import (
+    check_recorded,
+    copy_corpus,
+    library_folder,
+    read_corpus,
+    read_record,
+)
 
 
 @click.group(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -23,13 +30,21 @@ def main() -> None:
 @click.option("--library", type=click.Path(path_type=Path), help="folder of a standard library")
 @click.option("--recorded", type=click.Path(path_type=Path), help="refuse any other corpus")
 @click.option("--copy", type=click.Path(path_type=Path), help="write its files into a new folder")
-def corpus(library: Path | None, recorded: Path | None, copy: Path | None) -> None:
-    """Print what the corpus is, as JSON: release, sizes, digests, held-out modules."""
+@click.option("--held-out", "paths", is_flag=True, help="print the paths of held-out files instead")
+def corpus(library: Path | None, recorded: Path | None, copy: Path | None, paths: bool) -> None:
+    """Print what the corpus is, as JSON: release, sizes, digests, held-out modules.
+
+    Example: dsv4-lab eval DIR --text $(python -m tools.train corpus --held-out)
+    """
     found = read_corpus(library)
     if recorded is not None:
         check_recorded(found, read_record(recorded))
     if copy is not None:
         copy_corpus(found, copy)
+    if paths:
+        for file in found.held_out:
+            click.echo(library_folder(library) / file.name)
+        return
     click.echo(json.dumps(found.record(), indent=1))
 
 
@@ -67,7 +82,7 @@ def run(
 ) -> None:
     """Train trunk and drafter, then export; the same command goes on where it stopped.
 
-    Example: python -m tools.train run --out build/small --minutes 19 --draft-minutes 5
+    Example: python -m tools.train run --out build/small --recorded examples/v4-python/corpus.json
     """
     require_torch()
     import torch
@@ -122,6 +137,18 @@ def score(model: Path, files: tuple[Path, ...], device: str) -> None:
     from tools.train.judging import scored
 
     click.echo(json.dumps(scored(model, files, device), indent=1))
+
+
+@main.command("card")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("evaluations", type=click.Path(path_type=Path, exists=True), nargs=-1)
+def card_of(model: Path, evaluations: tuple[Path, ...]) -> None:
+    """Write the card of a checkpoint again, with what the engine says of it.
+
+    EVALUATIONS are documents of `dsv4-lab eval --json` and of `score`, which is held against what
+    has as many bytes; without any, those of the last time.
+    """
+    click.echo(f"card in {write_card(model, evaluations)}")
 
 
 def require_torch() -> None:

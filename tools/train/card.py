@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
+from dsv4.errors import Refusal
 from tools.train.corpus import LEFT_OUT
 
+RESULT: Final = "result.json"
+EVALUATIONS: Final = "evaluations.json"
+_KEPT: Final = ("device", "size_bytes", "bits_per_byte", "by", "windows", "arms", "against",
+                "drafter", "written")  # fmt: skip
+_TORCH: Final = ("engine", "smooth", "size_bytes")
 
-def card(result: Mapping[str, Any]) -> str:
-    """The text of a run's result, as Markdown."""
+
+def write_card(folder: Path, evaluations: Sequence[Path]) -> Path:
+    """Write the card of a checkpoint folder from its result and documents of `eval` and `score`.
+
+    What it needs of the documents is kept beside it; without any, what was kept is told again.
+    Errors: Refusal when the folder has no result, or a file is no such document.
+    """
+    result, kept = folder / RESULT, folder / EVALUATIONS
+    if not result.is_file():
+        raise Refusal(
+            f"a card was asked for; the folder has no {RESULT}\n  in {folder}\n"
+            "  give the folder of a run, or of the example"
+        )
+    told = [_told(file) for file in evaluations]
+    if told:
+        kept.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    elif kept.is_file():
+        told = json.loads(kept.read_text(encoding="utf-8"))
+    out = folder / "README.md"
+    out.write_text(card(json.loads(result.read_text(encoding="utf-8")), told), encoding="utf-8")
+    return out
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """The numbers of a document: no paths, and nothing of the machine but its device."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {name: found[name] for name in (_TORCH if "smooth" in found else _KEPT)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refusal(
+            f"a document of eval was asked for: {error!r}\n  in {file}\n"
+            "  give what `dsv4-lab eval --json` or `score` printed"
+        ) from None
+
+
+def card(result: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The text of a run's result and of evaluations of its checkpoint, as Markdown."""
     corpus, bits, settings = result["corpus"], result["bits_per_byte"], result["settings"]
     train, held_out = corpus["train"], corpus["held_out"]
     steps, seconds, sizes = result["steps"], result["seconds"], result["sizes_bytes"]
@@ -53,7 +96,7 @@ Share of blocks of drafts that are right up to a place, where the text goes on a
 | place | {places} |
 |---|{"---|" * len(accepted)}
 | accepted | {shares} |
-
+{_engine(result, evaluations)}
 ## Training
 
 {steps["trunk"]} steps of {settings["batch"]} x {settings["length"]} tokens for the trunk in
@@ -67,8 +110,109 @@ codes that are stored here. `loss.svg` shows the losses, `docs/training.md` the 
 |---|---|
 """
         + "".join(f"| {name} | {size} |\n" for name, size in sizes.items())
-        + """
-Remake it with `python -m tools.train run --out build/small`, with `--recorded corpus.json` to be
-sure of the corpus.
+        + f"""
+## Remake it
+
+```
+python -m tools.train run --out build/small --recorded examples/v4-python/corpus.json
+python -m tools.train export --run examples/v4-python --out build/nvfp4 --layout 0731-nvfp4
+```
+
+The first line trains for as many steps as this model learned for; {_ended(settings)} The second
+one writes the NVFP4 layout of these weights. LICENSE says under which terms they are given.
 """
     )
+
+
+def _ended(settings: Mapping[str, Any]) -> str:
+    if settings["minutes"] is None:
+        return "this run ended by them too."
+    return (
+        f"this run ended\nby time, `--minutes {settings['minutes']:g}"
+        f" --draft-minutes {settings['draft_minutes']:g}`."
+    )
+
+
+def _engine(result: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """What the engine says of the checkpoint; nothing where nobody asked it."""
+    if not evaluations:
+        return ""
+    torch = {e["size_bytes"]: e["engine"] for e in evaluations if "smooth" in e}
+    torch[result["corpus"]["held_out"]["bytes"]] = result["bits_per_byte"]["engine"]
+    evaluations = [e for e in evaluations if "smooth" not in e]
+    rows = [_scored(torch, e) for e in evaluations]
+    text = (
+        "\n## The engine\n\nDocuments of `dsv4-lab eval` on held-out files, or on their first"
+        f" bytes, kept in `{EVALUATIONS}`.\nBeside a score stands by how much another one of the"
+        " same bytes differs from it.\n\n"
+        + _table(("device", "rows by", "switches", "bytes", "bits per byte", "beside it"), rows)
+    )
+    for found in evaluations:
+        if found["drafter"] is not None:
+            text += _drafts(found)
+    written = [_written(e) for e in evaluations if e["written"] is not None]
+    if written:
+        heads = ("device", "switches", "prompts", "tokens", "differing", "tokens a round",
+                 "tokens/s plain", "tokens/s drafted")  # fmt: skip
+        text += "\nPlain decoding against rounds, behind held-out prompts:\n\n"
+        text += _table(heads, written)
+    return text
+
+
+def _scored(torch: Mapping[int, float], found: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of scores; torch: what it says of so many bytes, which tell the text."""
+    beside, second = "-", found["against"]
+    if second is not None:
+        switches = " ".join(f"{k}={v}" for k, v in (second["switches"] or {}).items() if v)
+        name = f"law {second['law']}" if second["law"] else f"`{switches}`"
+        beside = f"{name}: {second['relative']:+.3%}"
+    elif found["size_bytes"] in torch:
+        beside = f"torch: {torch[found['size_bytes']] / found['bits_per_byte'] - 1:+.3%}"
+    size, bits = str(found["size_bytes"]), f"{found['bits_per_byte']:.4f}"
+    return (found["device"], found["by"], _switches(found), size, bits, beside)
+
+
+def _drafts(found: Mapping[str, Any]) -> str:
+    drafter = found["drafter"]
+    text = f"\n{drafter['rounds']} rounds behind prefixes of the files, {found['device']}:\n\n"
+    off, slot = drafter["window_off"], drafter["window_slot"]
+    places = off["acceptance"]
+    rows = []
+    for name, one in (("off", off), (f"slot {slot['tau']:g}", slot)):
+        judged = [*one["acceptance"], *[(0, 0)] * (len(places) - len(one["acceptance"]))]
+        shares = [f"{a}/{n} ({a / n:.1%})" if n else "-" for a, n in judged]
+        rows.append((name, f"{one['tokens_per_round']:.2f}", f"{one['rows_per_round']:.2f}",
+                     *shares))  # fmt: skip
+    heads = ("window", "tokens a round", "rows a round", *(f"place {i + 1}" for i in
+             range(len(places))))  # fmt: skip
+    text += _table(heads, rows)
+    told = drafter["calibration"]
+    if told is None:
+        return text
+    text += (
+        f"\nConfidence of {told['count']} judged drafts, expected calibration error"
+        f" {told['error']:.3f}:\n\n"
+    )
+    bins = [
+        (f"{b['low']:.1f} to {b['high']:.1f}", str(b["count"]), f"{b['confidence']:.3f}",
+         f"{b['accepted']:.3f}")
+        for b in told["bins"] if b["count"]
+    ]  # fmt: skip
+    return text + _table(("confidence", "drafts", "mean", "accepted"), bins)
+
+
+def _written(found: Mapping[str, Any]) -> tuple[str, ...]:
+    one = found["written"]
+    counts = (str(one[name]) for name in ("prompts", "tokens", "differing"))
+    speeds = (one["tokens_per_round"], one["plain_tokens_per_s"], one["drafted_tokens_per_s"])
+    return (found["device"], _switches(found), *counts, *(f"{x:.2f}" for x in speeds))
+
+
+def _switches(found: Mapping[str, Any]) -> str:
+    """The switches that users of both kinds of rounds tell apart."""
+    return f"`vt={found['arms'].get('vt', 'off')}`"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -89,7 +89,7 @@ def read_corpus(folder: Path | None = None) -> Corpus:
     A folder that `copy_corpus` wrote says of which release it is; others are of the running one.
     Errors: Refusal for a folder without such files.
     """
-    root = Path(folder or sysconfig.get_path("stdlib"))
+    root = library_folder(folder)
     files = [
         SourceFile(path.relative_to(root).as_posix(), path.read_bytes())
         for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix())
@@ -108,6 +108,11 @@ def read_corpus(folder: Path | None = None) -> Corpus:
     if named.is_file():
         release = named.read_text(encoding="utf-8").strip()
     return Corpus(release, train, held_out)
+
+
+def library_folder(folder: Path | None) -> Path:
+    """The folder itself; the running interpreter's library if none is given."""
+    return Path(folder or sysconfig.get_path("stdlib"))
 
 
 def copy_corpus(corpus: Corpus, folder: Path) -> None:

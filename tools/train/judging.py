@@ -75,16 +75,20 @@ def held_out_bits(model: Model, files: Sequence[SourceFile], most: int | None) -
 
 
 def scored(folder: Path, files: Sequence[Path], device: str) -> dict[str, float]:
-    """Bits per byte of files under both laws in float32, by a checkpoint's stored weights."""
+    """Bits per byte of files under both laws in float32, by a checkpoint's stored weights.
+
+    Beside them the bytes of the files, by which the card knows what to hold against it.
+    """
     config, stored = read_weights(folder)
     kept = {n: w.float() if w.is_floating_point() else w for n, w in stored.items()}
     weights = {n: w.to(device) for n, w in kept.items()}
     tables = rope_tables(config, smooth(torch.float32), weights["embed"].device)
     texts = [SourceFile(file.as_posix(), file.read_bytes()) for file in files]
-    return {
+    bits = {
         law.name: held_out_bits(frozen(config, weights, law, tables), texts, None)
         for law in (engine(torch.float32), smooth(torch.float32))
     }
+    return {**bits, "size_bytes": sum(len(t.content) for t in texts)}
 
 
 def _sample(

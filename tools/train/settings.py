@@ -76,25 +76,26 @@ class Settings:
     rate. cool: share, at the end, with a falling rate. sparse_from: from when fine layers attend to
     the indexer's choice. coded_from: from when everything passes the codes of the export.
     anchors: drafts of a sequence. judged_windows: of the final bits per byte, all if none is given.
-    bias_speed: how fast the router's bias follows the load.
+    bias_speed: how fast the router's bias follows the load. steps, draft_steps: as many as the
+    checkpoint of `examples/` has learned for, so that the plain command makes one like it.
     """
 
     size: str = "stdlib"
     seed: int = 0
     length: int = 2048
     batch: int = 16
-    steps: int = 4000
+    steps: int = 1493
     rate: float = 0.02
     plain_rate: float = 0.004
     decay: float = 0.1
-    dropout: float = 0.1
+    dropout: float = 0.0
     warm: float = 0.03
     cool: float = 0.6
     sparse_from: float = 0.35
     coded_from: float = 0.7
     index_weight: float = 0.1
     bias_speed: float = 0.003
-    draft_steps: int = 2500
+    draft_steps: int = 573
     draft_batch: int = 16
     anchors: int = 128
     evaluate_every: int = 250
@@ -111,7 +112,6 @@ _SMOKE: Final[Mapping[str, Any]] = {
     "draft_batch": 4,
     "anchors": 8,
     "evaluate_every": 10,
-    "dropout": 0.0,
     "judged_windows": 32,
 }
 
