@@ -32,6 +32,8 @@ constexpr int MIN_BLOCKS = ROWS == 1 && THREADS >= 64 ? 1024 / THREADS : 1;
 // With one token nothing is left to share out once the parts are there: one warp ends the block's work,
 // and no barrier stands between its scores and its ticket.
 constexpr bool ALONE = ROWS == 1;
+// Beside more sums than these a lane's biases would not fit the registers; they wait in L2.
+constexpr bool EARLY_BIASES = SUMS <= 20;
 
 struct Open {
     const float *mix, *scale, *base;
@@ -121,6 +123,12 @@ __device__ __forceinline__ bool is_last(i32* ticket) {
     return last;
 }
 
+__device__ __forceinline__ void load_biases(const float* bias, i32 E, float (&biases)[PER_LANE]) {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (i32 i = 0; i < PER_LANE; ++i) biases[i] = 32 * i + lane < E ? bias[32 * i + lane] : 0.0f;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     router_gate(const float* x, const bf16* w, const float* bias, const float* mix,
                 const float* hyper_scale, const float* hyper_base, i32* ids, float* weights,
@@ -135,10 +143,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     const i32 lane = threadIdx.x % 32;
     float biases[PER_LANE];
-#pragma unroll
-    for (i32 i = 0; i < PER_LANE; ++i) biases[i] = 32 * i + lane < E ? bias[32 * i + lane] : 0.0f;
+    if (EARLY_BIASES)
+        load_biases(bias, E, biases);
+    else if (threadIdx.x < PER_LANE)
+        prefetch_l2(bias + 32 * threadIdx.x);
     score_rows(x, w, scores, E, D);
     if (!is_last(ticket)) return;
+    if (!EARLY_BIASES) load_biases(bias, E, biases);
 
     // What other blocks wrote is read past L1, which may hold older bytes.
     for (i32 t = threadIdx.x / 32; t < ROWS; t += WARPS) {

@@ -48,7 +48,11 @@ def spec_gate(bench: Bench, mutation: str | None) -> Finding:
 
 
 def state_gate(bench: Bench, mutation: str | None) -> Finding:
-    """Rounds of 1.. rows, some kept, against single steps: logits, tokens and caches."""
+    """Rounds of 1.. rows, some kept, against single steps: logits, tokens and caches.
+
+    Errors: Refusal when no round fits behind the prompt.
+    """
+    _require_rounds(bench, "state", bench.prompt + _ROWS)
     engine, cases = bench.engine(), 0
     wrong = (bench.ids + 1) % engine.config.vocab_size
     with _fault(mutation):
@@ -83,7 +87,10 @@ def state_gate(bench: Bench, mutation: str | None) -> Finding:
 
 
 def rings_gate(bench: Bench, mutation: str | None) -> Finding:
-    """The drafter's rings after rounds against those of a run that wrote every position alone."""
+    """The drafter's rings after rounds against those of a run that wrote every position alone.
+
+    Errors: Refusal when nothing drafts, or no round fits behind the prompt.
+    """
     engine = bench.engine(drafter=with_drafter(bench.folder, bench.switches)["drafter"])
     if not engine.verify_tmax:
         raise Refusal(
@@ -91,6 +98,7 @@ def rings_gate(bench: Bench, mutation: str | None) -> Finding:
             "  nothing behind its trunk drafts\n  by its headers\n"
             "  name another --model, or leave the gate out"
         )
+    _require_rounds(bench, "rings", bench.prompt + engine.verify_tmax + 1)
     plain, tried = own_drafter(engine), own_drafter(engine)
     one, many = engine.alloc_decode_state(rows=1), engine.alloc_decode_state(rows=1)
     vstate, ids = engine.alloc_verify_state(), bench.ids
@@ -119,6 +127,16 @@ def rings_gate(bench: Bench, mutation: str | None) -> Finding:
         if not found.holds:
             return Finding(False, f"round {rounds} at {start}: {found.detail}")
     return Finding(True, f"{rounds} rounds, at the end {found.detail}")
+
+
+def _require_rounds(bench: Bench, gate: str, least: int) -> None:
+    """Nothing, if there are tokens for a round: without one a gate would say nothing."""
+    if len(bench.ids) < least:
+        raise Refusal(
+            f"the gate {gate} was asked for with {len(bench.ids)} tokens\n"
+            f"  its first round ends at token {least}\n  on {bench.folder}\n"
+            "  give more --tokens, or a longer --text"
+        )
 
 
 def _accept(drafter: Drafter, toks: list[int], keep: int, start: int, fault: str | None) -> None:

@@ -119,9 +119,20 @@ def test_the_demo_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_drafts_change_no_byte_behind_fifty_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     files = [held_out(f"{n}.py") for n in ("ipaddress", "subprocess", "tempfile", "timeit")]
     found = told(
-        capsys, "eval", EXAMPLE, "--text", *files, "--limit", 4096, "--context", 64, "--rounds", 0,
-        "--prompts", 50, "--length", 24, "--by", "prompt", "--backend", "host", "--no-record",
+        capsys, "eval", EXAMPLE, "--text", *files, "--limit", 1024, "--context", 64, "--rounds", 0,
+        "--prompts", 50, "--length", 16, "--backend", "host", "--no-record",
     )  # fmt: skip
     written = found["written"]
     assert (written["prompts"], written["differing"]) == (50, 0)
     assert written["tokens_per_round"] > 2.0
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("arm", ["dense_arm=bf16", "dense_input=fp8", "dots_arm=f32"])
+def test_every_arm_says_nearly_as_much(capsys: pytest.CaptureFixture[str], arm: str) -> None:
+    files = [held_out(f"{n}.py") for n in ("ipaddress", "timeit")]
+    found = told(
+        capsys, "eval", EXAMPLE, "--text", *files, "--limit", 192, "--rounds", 0, "--by", "steps",
+        "--against", arm, "--backend", "host", "--no-record",
+    )  # fmt: skip
+    assert abs(found["against"]["relative"]) <= 0.005

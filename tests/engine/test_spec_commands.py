@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,14 @@ def test_rings_are_gated_where_something_drafts(tmp_path: Path) -> None:
     assert "rings" in default_gates(drafting)
     outcome = run_gate("rings", drafting, red=True)
     assert outcome.passed, outcome
+
+
+@pytest.mark.parametrize("name", ["state", "rings"])
+def test_a_gate_without_room_for_a_round_is_refused(name: str) -> None:
+    bench = bench_of(TINY, backend="host", switches={}, count=45)
+    short = replace(bench, ids=bench.ids[: bench.prompt + 1])
+    with pytest.raises(Refusal, match=r"(?s)the gate .* tokens.*more --tokens"):
+        run_gate(name, short, red=False)
 
 
 def test_a_made_language_is_one_cycle_that_the_trunk_speaks() -> None:
