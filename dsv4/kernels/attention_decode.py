@@ -1,6 +1,7 @@
 """Sink attention of a few rows in one launch, from the products of wq_b to the input of wo_a."""
 
 from dsv4.axes import Shape
+from dsv4.card import MULTIPROCESSORS
 from dsv4.kernels.attention import CHUNK, INPUTS, LOGIT, REQUIRES, THREADS
 from dsv4.spec import (
     BF16,
@@ -26,7 +27,6 @@ from dsv4.spec import (
 _QUERY = "ceil((ceil(K/128) + 7)/2) + 8 + 2"
 SHARE = 2  # heads that have tickets of their own, at least
 TICKETS = 2  # counters of a row and its heads: summed, left
-_LARGE = 132  # multiprocessors of a large GPU
 _CHUNKED = f"T ceil(S/{CHUNK}) H"
 
 
@@ -47,7 +47,7 @@ def _chunks(s: Shape) -> int:
 def _heads(s: Shape) -> int:
     """Heads of a block: a row that is loaded serves all of them, but every SM needs a block."""
     blocks = s.T * _chunks(s)
-    return next((h for h in (2, 4) if blocks * -(-s.H // h) <= _LARGE), 8)
+    return next((h for h in (2, 4) if blocks * -(-s.H // h) <= MULTIPROCESSORS), 8)
 
 
 def _work(s: Shape) -> Work:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsv4.axes import Shape, evaluate
+from dsv4.card import MULTIPROCESSORS
 from dsv4.kernels import island_dots, linear_bf16
 from dsv4.spec import (
     BF16,
@@ -23,7 +24,6 @@ from dsv4.spec import (
     kernel,
 )
 
-_CARD_BLOCKS = 132  # multiprocessors of an H200: one block on each
 _THREADS = 512
 # For one or two rows the next kernel finds as much; for more, only small blocks fit beside it.
 _SHARED_BYTES, _MOST_SHARED_BYTES = 99 * 1024, 208 * 1024
@@ -61,7 +61,7 @@ def _heights(kind: str, s: Shape) -> dict[str, int]:
 
 def _blocks(kind: str, s: Shape) -> int:
     """A block a multiprocessor; fewer when there are not eight rows for each."""
-    return min(_CARD_BLOCKS, -(-sum(_heights(kind, s).values()) // 8))
+    return min(MULTIPROCESSORS, -(-sum(_heights(kind, s).values()) // 8))
 
 
 def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
