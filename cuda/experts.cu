@@ -107,8 +107,10 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     constexpr int HALF = ROWS / 2;
     extern __shared__ __align__(16) u32 staged[];
     let_next_start();
-    const int t = blockIdx.x, block_row = blockIdx.y * HALF;
-    if (block_row >= h.N) return wait_for_previous();  // fills the last wave
+    // A block that only fills the wave stays as long as the others: it does what the last one does.
+    const int t = blockIdx.x, last_row = (h.N - 1) / HALF * HALF;
+    const int block_row = min((int)blockIdx.y * HALF, last_row);
+    const bool idle = (int)blockIdx.y * HALF > last_row;
     const bool has_shared = TOKENS == 1 || t == 0;
     const Rows rows = Rows::of_lane(h.K, [&](int i) { return min(block_row + i % HALF, h.N - 1); });
     u32* const x = staged + Ring<Scales>::BYTES / 4;
@@ -142,7 +144,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
         cp_async_wait<0>();
         __syncthreads();
         const bool last = number + 1 == SLOT_GROUPS;
-        store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
+        if (!idle) store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
         if (!last) __syncthreads();  // its factors are read
     }
 }
@@ -267,9 +269,10 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     __shared__ float values[SLOT_GROUPS * SLOTS + 1][ROWS];
     extern __shared__ __align__(16) u32 staged[];
     let_next_start();
-    const int block_row = blockIdx.y * ROWS;
+    const int last_row = (h.N - 1) / ROWS * ROWS;
+    const int block_row = min((int)blockIdx.y * ROWS, last_row);
+    const bool idle = (int)blockIdx.y * ROWS > last_row;  // as in the first half
     const i64 token = blockIdx.x;
-    if (block_row >= h.N) return wait_for_previous();  // fills the last wave
     const Rows rows = Rows::of_lane(h.K, [&](int i) { return min(block_row + i, h.N - 1); });
     u32* const x = staged + Ring<Scales>::BYTES / 4;
     bf16* const room = (bf16*)(x + X_ROWS * (h.K / 2));
@@ -310,6 +313,7 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
         if (i >= 0 && i < ROWS) values[SLOT_GROUPS * SLOTS][i] = dense_sum(i, 0);
     }
     __syncthreads();
+    if (idle) return;
     for (int i = threadIdx.x; i < ROWS && block_row + i < h.N; i += THREADS) {
         float sum = 0.0f;
         for (int a = 0; a < h.A; ++a) {
