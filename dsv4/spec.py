@@ -269,6 +269,8 @@ class KernelSpec:
     reads_early: inputs that a launch may read before the one in front of it has ended, as weights
     that nothing in a step writes; the source keeps the rules of common/overlap.cuh. None: no launch
     begins so early.
+    starts_early: whether a dependent launch does. Small kernels win by it. Those that stream weights
+    lose: while blocks of two launches share the card, multiprocessors get unequally many.
     """
 
     name: str
@@ -289,6 +291,7 @@ class KernelSpec:
     min_arch: int = 80
     spills: int = 0
     reads_early: tuple[str, ...] | None = None
+    starts_early: bool = False
     declared_at: str = ""
 
     @property
@@ -400,6 +403,11 @@ def _check(spec: KernelSpec) -> None:
         raise SpecError(
             f"{spec.name}: outputs {sorted(outputs)} but contracts for {sorted(spec.contract)}\n"
             f"  declared in {spec.declared_at}\n  give every output exactly one contract"
+        )
+    if spec.starts_early and spec.reads_early is None:
+        raise SpecError(
+            f"{spec.name}: starts_early without reads_early\n"
+            f"  declared in {spec.declared_at}\n  say which inputs it reads before it waits, or ()"
         )
     early = set(spec.reads_early or ()) - {a.name for a in spec.args if a.role == "in"}
     if early:

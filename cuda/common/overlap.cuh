@@ -1,26 +1,23 @@
 // Overlap of a kernel's beginning with the end of the kernel before it.
 //
-// Programmatic dependent launch: a kernel built with DEPENDENT_LAUNCH=1 is launched as soon as every block of the kernel before it has come
-// to let_next_start, or has ended. Until wait_for_previous returns it may read weights and nothing
-// else: neither what an earlier kernel writes, nor may it write what an earlier one reads. Every
+// Programmatic dependent launch: such a kernel is launched as soon as every block of the kernel before it
+// has come to let_next_start, or has ended. Until wait_for_previous returns it may read weights and
+// nothing else: neither what an earlier kernel writes, nor may it write what an earlier one reads. Every
 // thread that touches such memory calls it first, and every block calls it, for the kernel behind
-// counts on it. Otherwise both do nothing; on the host check mode reports what breaks these rules.
+// counts on it. In a plain launch both do nothing; on the host check mode reports what breaks these
+// rules.
 #pragma once
-
-#ifndef DEPENDENT_LAUNCH
-#define DEPENDENT_LAUNCH 0
-#endif
 
 __device__ __forceinline__ void wait_for_previous() {
 #ifdef DSV4_HOST
     host::note_wait();
-#elif DEPENDENT_LAUNCH && __CUDA_ARCH__ >= 900
+#elif __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 __device__ __forceinline__ void let_next_start() {
-#if !defined(DSV4_HOST) && DEPENDENT_LAUNCH && __CUDA_ARCH__ >= 900
+#if !defined(DSV4_HOST) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

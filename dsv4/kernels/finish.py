@@ -101,6 +101,7 @@ def _finish(kind: str, summary: str) -> Kernel:
         name=f"finish_{kind}",
         family="finish",
         reads_early=("q_gain", "kv_gain", *(a.name for a in inputs if a.name.endswith("gain"))),
+        starts_early=True,
         summary=summary,
         args=[
             In("latent", F32, "T Q"),

@@ -239,16 +239,15 @@ class CudaDevice:
         values: Sequence[Any],
     ) -> Callable[[], None]:
         """Build or fetch the module and return a call that launches it on the current stream."""
-        if geometry.dependent:
-            constants = {**constants, "DEPENDENT_LAUNCH": 1}
         path = str(self.build(spec, constants).path)
         # CuPy's functions have attributes for each device: those of the current one are meant.
         with self._device:
             function = _function(self.index, spec.symbol, path)
             self._allow_shared(spec, function, geometry.shared_bytes)
-            if geometry.dependent:
+            if spec.reads_early is not None:
                 # Blocks of two kernels share a multiprocessor only under one split of its memory.
                 function.preferred_shared_memory_carveout = 100
+            if geometry.dependent:
                 return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
         arguments = tuple(values)

@@ -43,7 +43,7 @@ def prepare(
 ) -> Launch:
     """Bind arrays and scalars to the kernel. Errors: LaunchError naming the argument.
 
-    dependent: it may begin before the launch in front of it has ended, where kernel and device can.
+    dependent: it may begin before the launch in front of it has ended, where that wins.
     """
     arrays = _arrays_by_name(spec, inputs, named)
     device = device or device_of(next(iter(arrays.values())))
@@ -53,7 +53,7 @@ def prepare(
     for arg in spec.arrays:
         _check_array(spec, arg, arrays[arg.name], device)
     geometry = geometry_of(spec, shape)
-    if dependent and spec.reads_early is not None:
+    if dependent and spec.starts_early:
         geometry = replace(geometry, dependent=True)
     constants = dict(spec.constants(shape))
     values = [_value(spec, a, arrays, shape) for a in spec.args]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsv4.errors import KernelFault
+from dsv4.errors import KernelFault, SpecError
 from dsv4.runtime.host import build
 from dsv4.runtime.hostdevice import HostDevice
 from dsv4.runtime.launch import prepare
@@ -68,16 +68,25 @@ class Recording(HostDevice):
         return lambda: None
 
 
-@pytest.mark.parametrize(("declared", "asked"), [(a, b) for a in (0, 1) for b in (0, 1)])
-def test_a_launch_is_dependent_when_the_kernel_can_and_the_caller_asks(
-    declared: int, asked: int
-) -> None:
-    spec = kernel(
+def sound(starts_early: bool, reads_early: tuple[str, ...] | None = ("w",)) -> Any:
+    return kernel(
         name="sound", family="sound", summary="", geometry=lambda s: Geometry(1, 32),
         args=[In("w", F32, "N"), In("x", F32, "N"), Out("y", F32, "N")],
         contract=dict(y=Exact("one product")), work=lambda s: Work(read=8 * s.N, write=4 * s.N),
-        reads_early=("w",) if declared else None,
+        reads_early=reads_early, starts_early=starts_early,
     ).spec  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "asked"), [(a, b) for a in (0, 1) for b in (0, 1)])
+def test_a_launch_is_dependent_when_the_kernel_wins_and_the_caller_asks(
+    declared: int, asked: int
+) -> None:
+    spec = sound(starts_early=bool(declared))
     device, x = Recording(), np.ones(32, np.float32)
     prepare(spec, x, x, out=np.empty_like(x), device=device, dependent=bool(asked))
     assert device.geometry.dependent == bool(declared and asked)
+
+
+def test_no_kernel_starts_early_without_saying_what_it_reads() -> None:
+    with pytest.raises(SpecError, match="starts_early without reads_early"):
+        sound(starts_early=True, reads_early=None)
