@@ -77,8 +77,8 @@ class Arms:
     prefill_chunk: int
     graphs: str
     branches: bool
-    fused: bool
-    dependent_launch: bool
+    fused: str
+    dependent_launch: str
     parallel: str = "layers"
 
     @property
@@ -91,7 +91,7 @@ class Arms:
         """Whether these arms have fused launches: every part on the device, sums in float32."""
         path = self.decode_path
         return (
-            self.fused
+            self.fused != "off"
             and path.on_device
             and not path.host_math
             and self.indirect_experts

@@ -221,7 +221,9 @@ def bind_trunk(
 def bound_tape(engine: Engine, device: Device) -> Tape:
     """An empty tape for a bound step on that device."""
     arms = engine.arms
-    return Tape(device, keep=True, profile=arms.profile, dependent=arms.dependent_launch)
+    early = arms.dependent_launch
+    dependent = early == "on" or (early == "auto" and device.launches_early)
+    return Tape(device, keep=True, profile=arms.profile, dependent=dependent)
 
 
 def bind_head(engine: Engine, program: Program, kind: str) -> Head:

@@ -96,7 +96,7 @@ class Engine:
         longest = longest_sequence(source.census.config, max_seq, source.where)
         places = open_devices(devices, backend)
         # Not a matter of what is loaded: arms that differ in it share their weights.
-        if chosen.dependent_launch:
+        if chosen.dependent_launch == "on":
             for device in places:
                 device.require_dependent_launch()
         opened = open_model(source, places, chosen, max_seq=longest, progress=progress, links=links)

@@ -35,8 +35,8 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DSV4_PREFILL_GEMM": ("library", "rows"),
     "DSV4_GRAPHS": ("auto", "on", "off"),
     "DSV4_BRANCHES": ("off", "on"),
-    "DSV4_FUSED": ("off", "on"),
-    "DSV4_DEPENDENT_LAUNCH": ("off", "on"),
+    "DSV4_FUSED": ("auto", "on", "off"),
+    "DSV4_DEPENDENT_LAUNCH": ("auto", "on", "off"),
     "DSV4_PARALLEL": ("layers", "tensor"),
 }
 _NUMBERS: Final = (
@@ -74,7 +74,8 @@ def resolve_arms(
             raise _excluded("DSV4_GRAPHS=on", "a graph holds nothing that the host looks at")
         if profile != "off":
             raise _excluded("DSV4_GRAPHS=on", "DSV4_PROFILE looks between its launches")
-    if _word(chosen, "DSV4_DEPENDENT_LAUNCH") == _word(chosen, "DSV4_BRANCHES") == "on":
+    branches = _word(chosen, "DSV4_BRANCHES") == "on"
+    if branches and _word(chosen, "DSV4_DEPENDENT_LAUNCH") == "on":
         raise _excluded("DSV4_DEPENDENT_LAUNCH=on", "DSV4_BRANCHES=on waits for several launches")
     if _word(chosen, "DSV4_PARALLEL") == "tensor":
         if _word(chosen, "DSV4_DRAFTER") != "off":
@@ -109,9 +110,9 @@ def resolve_arms(
         profile=profile,
         prefill_chunk=_whole(chosen, "DSV4_PREFILL_CHUNK", VERIFY_ROWS, 8192) or _PREFILL_CHUNK,
         graphs=graphs,
-        branches=_word(chosen, "DSV4_BRANCHES") == "on",
-        fused=_word(chosen, "DSV4_FUSED") == "on",
-        dependent_launch=_word(chosen, "DSV4_DEPENDENT_LAUNCH") == "on",
+        branches=branches,
+        fused=_word(chosen, "DSV4_FUSED"),
+        dependent_launch="off" if branches else _word(chosen, "DSV4_DEPENDENT_LAUNCH"),
         parallel=_word(chosen, "DSV4_PARALLEL"),
     )
 

@@ -283,6 +283,15 @@ class CudaDevice:
 
         return run
 
+    @functools.cached_property
+    def launches_early(self) -> bool:
+        """Whether dependent launches are possible: what `require_dependent_launch` asks for."""
+        try:
+            self.require_dependent_launch()
+        except Refusal:
+            return False
+        return True
+
     def require_dependent_launch(self) -> None:
         """Errors: Refusal below compute capability 9.0, or without cuda-bindings."""
         from dsv4.runtime import dependent

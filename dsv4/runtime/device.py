@@ -87,6 +87,10 @@ class Device(Protocol):
     ) -> Callable[[], None]:
         """Build or fetch the module and return a call that launches it with these values."""
 
+    @property
+    def launches_early(self) -> bool:
+        """Whether launches can begin before the one in front has ended."""
+
     def require_dependent_launch(self) -> None:
         """Errors: Refusal where launches cannot begin before the one in front has ended."""
 

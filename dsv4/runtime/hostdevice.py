@@ -161,6 +161,11 @@ class HostDevice:
 
         return submit
 
+    @property
+    def launches_early(self) -> bool:
+        """Launches follow each other."""
+        return False
+
     def require_dependent_launch(self) -> None:
         """Nothing to require: launches follow each other, and check mode holds the rules."""
 

@@ -149,3 +149,15 @@ def test_every_switch_and_value_is_on_the_page() -> None:
     assert set(rows) == {*switches._WORDS, *switches._NUMBERS}
     for name, values in switches._WORDS.items():
         assert rows[name].split("|")[2].strip() == ", ".join(f"`{v}`" for v in values), name
+
+
+def test_dependent_launches_are_off_where_branches_are_on() -> None:
+    assert resolve_arms({}).dependent_launch == "auto"
+    assert resolve_arms({"DSV4_BRANCHES": "on"}).dependent_launch == "off"
+    with pytest.raises(Refusal, match="DSV4_DEPENDENT_LAUNCH=on"):
+        resolve_arms({"DSV4_BRANCHES": "on", "DSV4_DEPENDENT_LAUNCH": "on"})
+
+
+def test_a_step_is_fused_by_itself_on_a_gpu_alone() -> None:
+    assert resolve_arms({}).fused == "auto" and resolve_arms({}).fusable
+    assert not resolve_arms({"DSV4_FUSED": "off"}).fusable

@@ -58,12 +58,14 @@ def test_every_gate_holds(name: str) -> None:
 def test_replayed_graphs_give_the_bytes_of_launches() -> None:
     ids, made = tokens(24), []
     ways: list[dict[str, str]] = [
+        {},
         {"branches": "on"},
         {"dependent_launch": "on"},
-        {"fused": "on"},
-        {"fused": "on", "dependent_launch": "on"},
-        {"graphs": "on"},
+        {"dependent_launch": "off"},
+        {"fused": "off"},
+        {"fused": "off", "branches": "on"},
         {"graphs": "off"},
+        {"graphs": "off", "fused": "off", "dependent_launch": "off"},
     ]
     for switches in ways:
         engine = Engine.load(golden_folder("tiny-s"), backend="cuda", max_seq=40, **switches)

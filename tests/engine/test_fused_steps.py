@@ -109,4 +109,4 @@ def test_every_round_of_a_fused_speculative_run_is_plain(layout: str) -> None:
 def test_arms_without_fused_launches_step_as_before() -> None:
     for switches in ({"quantisers": "off"}, {"dots_arm": "f64"}, {"dense_arm": "bf16"}):
         assert not tiny_engine(fused="on", **switches).arms.fusable
-    assert replace(tiny_engine(fused="on").arms, fused=False) == tiny_engine(fused="off").arms
+    assert replace(tiny_engine(fused="on").arms, fused="off") == tiny_engine(fused="off").arms
