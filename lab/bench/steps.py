@@ -65,7 +65,9 @@ def bench_step(
     for step, arm, timing in zip(steps, arms, timings, strict=True):
         size = sum(e.size_bytes for e in step.entries)
         launches = sum(not e.host for e in step.entries)
-        cards = 1 if step.engine.last.joins is None else len(step.engine.stages)
+        cards = len({id(stage.device) for stage in step.engine.stages})
+        # Ranks read at the same time, each from its own memory; stages one after the other.
+        reading = 1 if step.engine.last.joins is None else cards
         found.append(
             Measured.of_engine(
                 facts(
@@ -76,12 +78,11 @@ def bench_step(
                 timing,
                 clock,
                 size_bytes=size,
-                # Ranks read at the same time, each from its own memory.
-                roof=cards * roofs.read if roofs else None,
+                roof=reading * roofs.read if roofs else None,
                 launches=launches,
                 more={
                     "model": model,
-                    "ranks": cards,
+                    "cards": cards,
                     **_joins(step, samples),
                     "position": context,
                     "rows": rows,

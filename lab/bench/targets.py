@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from dsv4 import registry
 from dsv4.checkpoint.config import ModelConfig
-from dsv4.checkpoint.expected import expert_matrices
 from lab.bench.chosen import counted_bytes
-from lab.bench.floors import distinct_experts, step_bytes
+from lab.bench.floors import step_bytes
 from lab.cases import cases
 
 Result = Mapping[str, Any]
@@ -25,12 +24,11 @@ FLASH: Final = "mint:flash"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A timed thing that a target consists of, `times` times: a kernel's case with these axes."""
+    """A timed thing that a target consists of: a kernel's case with these axes."""
 
     kernel: str
     case: str
     axes: Mapping[str, int] = field(default_factory=dict)
-    times: int = 1
 
     def is_it(self, result: Result) -> bool:
         """Whether a result is of this part, in our own first arm."""
@@ -44,14 +42,14 @@ class Part:
 
     @property
     def size_bytes(self) -> int:
-        """What the declaration counts for this part, all times."""
+        """What the declaration counts for this part."""
         spec = registry.spec(self.kernel)
         case = next(
             c
             for c in cases(self.kernel)
             if c.name == self.case and self.axes.items() <= c.axes.items()
         )
-        return self.times * counted_bytes(spec, case)
+        return counted_bytes(spec, case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +118,8 @@ def index_key_bytes(c: ModelConfig) -> int:
     return c.index_head_dim + 4
 
 
-def _experts_bytes(rows: int) -> Callable[[ModelConfig], float]:
-    """Distinct experts of the rows, three MXFP4 matrices each: 17 bytes for 32 weights."""
-
-    def counted(c: ModelConfig) -> float:
-        weights = sum(out * width for _, out, width in expert_matrices(c))
-        return distinct_experts(c, rows) * weights * 17 / 32
-
-    return counted
+def _experts(rows: int) -> tuple[Part, ...]:
+    return tuple(Part(f"experts_mx_{half}", "experts", {"T": rows}) for half in ("gate_up", "down"))
 
 
 def _rows(kernel: str, case: str, rows: int) -> Part:
@@ -136,12 +128,11 @@ def _rows(kernel: str, case: str, rows: int) -> Part:
 
 _STEP_US: Final = "sum over stored tensors: all of the trunk and head once, 6 of the experts"
 _KEYS_FORMULA: Final = "keys x (1 byte a channel and a scale of 4)"
-_EXPERTS_FORMULA: Final = "E(rows) experts x 3 matrices x 2048 x 4096 weights x 17/32 bytes"
 TARGETS: Final[Sequence[Target]] = (
     Target("wq_b, FP8, one row", (_rows("linear_fp8", "wq_b", 1),), 8.8e-6, 0.85),
     Target(
         "wo_a, FP8, one row, 8 groups of 1024 x 4096",
-        (Part("linear_fp8", "wo_a group", {"M": 1}, times=8),),
+        (Part("linear_fp8_grouped_bf16", "wo_a", {"M": 1}),),
         8.8e-6,
         0.85,
     ),
@@ -152,40 +143,31 @@ TARGETS: Final[Sequence[Target]] = (
             ("indexer wq_b", 1), ("shared gate", 1), ("shared down", 1), ("wq_a", 2), ("wkv", 1),
         )
     ),
-    Target(
-        "routed experts of one row: gate, up, down",
-        (
-            Part("linear_fp4_mx_selected", "gates", times=2),
-            Part("linear_fp4_mx_selected", "downs"),
-        ),
-        25e-6,
-        floor=_experts_bytes(1),
-        formula=_EXPERTS_FORMULA,
-    ),
-    Target("routed experts of eight rows", most_s=163e-6, floor=_experts_bytes(8),
-           formula=_EXPERTS_FORMULA),
+    Target("experts of one row, the shared one too: gate, up, SwiGLU, down, sum", _experts(1),
+           25e-6),
+    Target("experts of eight rows, the shared one too", _experts(8), 163e-6),
     Target(
         "hyper-connection: post, next pre, norm",
-        (Part("hyper_post_pre_norm_f32", "decode"),),
+        (Part("hyper_step_open", "decode"),),
         4e-6,
     ),
     Target(
         "sparse attention, 640 keys, 64 heads",
-        (Part("attention_sink_split_f32", "decode"), Part("attention_sink_join_f32", "decode")),
+        (Part("attention_decode", "decode"),),
         8e-6,
         floor=lambda c: 640 * cached_row_bytes(c),
         formula="640 cached rows: 1 byte a channel, 2 a rotated one, a scale for 64",
     ),
     Target(
         "index scores and the best 512 of 32,768 keys",
-        (Part("indexer_score_f32", "decode 32768"), Part("topk", "decode 32768")),
+        (Part("indexer_select", "decode 32768"),),
         10e-6,
         floor=lambda c: 32768 * index_key_bytes(c),
         formula=_KEYS_FORMULA,
     ),
     Target(
         "index scores and the best 512 of 262,144 keys",
-        (Part("indexer_score_f32", "decode 262144"), Part("topk", "longest")),
+        (Part("indexer_select", "longest"),),
         22e-6,
         floor=lambda c: 262144 * index_key_bytes(c),
         formula=_KEYS_FORMULA,
@@ -259,7 +241,7 @@ def _sum(parts: Sequence[Part], results: Sequence[Result]) -> float | None:
         found = [r for r in results if part.is_it(r) and r.get("time_s")]
         if not found:
             return None
-        total += part.times * float(found[-1]["time_s"])
+        total += float(found[-1]["time_s"])
     return total if parts else None
 
 
@@ -271,6 +253,7 @@ def _step_value(target: Target, results: Sequence[Result]) -> float | None:
         and "layers=43" in str(r.get("model"))
         and r.get("rows") == 1
         and r.get("time_s")
+        and r.get("cards", 1) == 1
         and not r.get("arm")
     ]
     if not steps:

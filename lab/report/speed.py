@@ -28,8 +28,8 @@ _ENV: Final = ("device", "cuda", "gpu_settings", "git", "cpu", "backend")
 _RESULT: Final = (
     "kernel", "family", "case", "axes", "arm", "verdict", "reasons", "time_s", "time_noise",
     "time_cold", "bytes", "read_fraction", "doubt", "timing", "clock", "timed_by", "model",
-    "rows", "position", "launches", "floor_bytes", "kind", "tokens_per_round", "tokens_per_s",
-    "plain_step_s", "rival", "note", "call",
+    "rows", "cards", "joins", "join_s", "position", "launches", "floor_bytes", "kind",
+    "tokens_per_round", "tokens_per_s", "plain_step_s", "rival", "note", "call",
 )  # fmt: skip
 
 

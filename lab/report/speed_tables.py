@@ -74,16 +74,17 @@ def engine(results: Sequence[Result], first: Document) -> str:
         if r["kernel"] not in ("layer", "step", "round") or r["verdict"] != "PASS":
             continue
         time_s, floor = r["time_s"], r.get("floor_bytes")
+        reading = r["cards"] if r.get("joins") else 1
         rate = r.get("tokens_per_s") or (r["rows"] / time_s if r["kernel"] == "step" else None)
         rows.append(
             (
-                f"{r['kernel']}: {r['case']}" + _arm(r),
+                f"{r['kernel']}: {r['case']}" + _arm(r) + _cards(r),
                 f"{r['launches']:.4g}" if r.get("launches") else "-",
                 f"{floor / 1e6:.1f} MB" if floor else "-",
-                _us(floor / roof) if floor else "-",
+                _us(floor / roof / reading) if floor else "-",
                 _us(time_s),
                 _spread(r),
-                f"{100 * floor / roof / time_s:.0f} %" if floor else "-",
+                f"{100 * floor / roof / reading / time_s:.0f} %" if floor else "-",
                 f"{rate:.1f}" if rate else "-",
             )
         )
@@ -214,6 +215,12 @@ def _words(arm: Mapping[str, Any]) -> str:
 def _arm(result: Result) -> str:
     said = _words(result.get("arm") or {})
     return f" ({said})" if said else ""
+
+
+def _cards(result: Result) -> str:
+    cards, joins = result.get("cards", 1), result.get("joins")
+    said = f", {cards} cards" if cards > 1 else ""
+    return said + (f", {joins} joins of {_us(result['join_s'])}" if joins else "")
 
 
 def _cell(text: str) -> str:

@@ -222,5 +222,5 @@ def test_bench_proves_and_times_a_step_on_ranks(capsys: pytest.CaptureFixture[st
         capsys, "bench", "step", SMALL, *RANKS, "--context", 4, "--samples", 2, "--no-record"
     )
     (found,) = made["results"]
-    assert found["verdict"] == "PASS" and found["graph"] and found["ranks"] == 2
+    assert found["verdict"] == "PASS" and found["graph"] and found["cards"] == 2
     assert found["joins"] == 7 and found["join_s"] > 0.0
