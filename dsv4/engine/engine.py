@@ -176,6 +176,11 @@ class Engine:
         """The last stage of this process: the one with the head, unless other processes follow."""
         return self.stages[-1]
 
+    @property
+    def cards(self) -> int:
+        """How many devices of this process hold the stages or ranks."""
+        return len({id(stage.device) for stage in self.stages})
+
     def fetch(self, array: Any) -> Callable[[], np.ndarray]:
         """A call that gives an array of the stage with the head on the host of every process.
 

@@ -65,7 +65,7 @@ def bench_step(
     for step, arm, timing in zip(steps, arms, timings, strict=True):
         size = sum(e.size_bytes for e in step.entries)
         launches = sum(not e.host for e in step.entries)
-        cards = len({id(stage.device) for stage in step.engine.stages})
+        cards = step.engine.cards
         # Ranks read at the same time, each from its own memory; stages one after the other.
         reading = 1 if step.engine.last.joins is None else cards
         found.append(

@@ -22,6 +22,7 @@ def _about(engine: Engine, folder: Path, seat: Seat | None) -> dict[str, Any]:
         "model": str(folder),
         "env": capture(engine.last.device),
         "stages": len(engine.placement.stages),
+        "cards": engine.cards,
         "rank": None if seat is None else seat.rank,
         "placed_bytes": sum(s.size_bytes for s in engine.placement.stages),
         "arms": engine.arms.to_json(),

@@ -79,6 +79,7 @@ def spec(
             model=str(folder),
             env=capture(engine.last.device),
             stages=len(engine.stages),
+            cards=engine.cards,
             plain_s=report.plain_s,
             plain_step_s=report.plain_step_s,
             identity=report.identity,

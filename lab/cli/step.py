@@ -60,6 +60,7 @@ def step(
     if current().json:
         text.emit_json(
             "step", model=str(folder), env=capture(engine.last.device), device=name,
+            cards=engine.cards,
             steps=[asdict(c) for c in costs],
             streams=[{**asdict(s), "rows_per_s": s.rows_per_s, "gain": s.gain} for s in together],
         )  # fmt: skip

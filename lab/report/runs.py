@@ -19,9 +19,9 @@ from lab.report.markdown import card, markdown
 Document = Mapping[str, Any]
 
 _KEPT = {
-    "step": ("steps",),
-    "generate": ("stages", "placed_bytes", "prefill_s", "decode_s", "tokens_per_s", "step_s"),
-    "spec": ("stages", "identity", "plain_step_s", "depths", "cost_of_t", "cost_fit"),
+    "step": ("cards", "steps", "streams"),
+    "generate": ("stages", "cards", "placed_bytes", "prefill_s", "decode_s", "tokens_per_s", "step_s"),
+    "spec": ("stages", "cards", "identity", "plain_step_s", "depths", "cost_of_t", "cost_fit"),
     "draft": (
         "target", "drafter", "tokens_per_round", "acceptance", "phase_s", "prime_s", "decode_s",
         "tokens_per_s", "equals_plain",
@@ -60,13 +60,25 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
 
 def tables(documents: Sequence[Document]) -> str:
     """The generated part: a table for each command that has documents, the card above each."""
-    makers = {"step": _steps, "generate": _generations, "spec": _speculation, "draft": _drafts}
+    makers = {
+        "step": _steps,
+        "streams": _streams,
+        "generate": _generations,
+        "spec": _speculation,
+        "draft": _drafts,
+    }
     parts = []
     for command, make in makers.items():
-        mine = [d for d in documents if d["command"] == command]
+        mine = [d for d in documents if _is_told(d, command)]
         for name in dict.fromkeys(card(d["env"]) for d in mine):
             parts += [f"{name}:", make([d for d in mine if card(d["env"]) == name])]
     return "\n\n".join(parts) or "No run of a model on a card is committed yet."
+
+
+def _is_told(document: Document, what: str) -> bool:
+    if what == "streams":
+        return document["command"] == "step" and bool(document.get("streams"))
+    return bool(document["command"] == what)
 
 
 def _steps(documents: Sequence[Document]) -> str:
@@ -77,6 +89,7 @@ def _steps(documents: Sequence[Document]) -> str:
             rows.append(
                 (
                     f"`{document['model']}`",
+                    _cards(document),
                     str(step["position"]),
                     str(step["rows"]),
                     str(step["launches"]),
@@ -84,10 +97,46 @@ def _steps(documents: Sequence[Document]) -> str:
                     "graph" if step["graph_s"] else "launches",
                     f"{1e3 * best_s:.2f} ms",
                     f"{step['size_bytes'] / best_s / 1e9:.0f}",
+                    f"{step['rows'] / best_s:.0f}",
+                    _between(step, best_s),
                 )
             )
-    header = ("step of", "context", "rows", "launches", "GB", "sent as", "time", "GB/s")
+    header = ("step of", "cards", "context", "rows", "launches", "GB", "sent as", "time", "GB/s",
+              "rows/s", "between cards")  # fmt: skip
     return markdown(header, rows)
+
+
+def _between(step: Mapping[str, Any], best_s: float) -> str:
+    """What stages or ranks exchange, and its share of the step."""
+    if step.get("joins"):
+        spent_s = step["joins"] * step["join_s"]
+        return f"{step['joins']} joins of {1e6 * step['join_s']:.1f} us: {spent_s / best_s:.1%}"
+    if step.get("boundary_bytes"):
+        return f"{1e6 * step['boundary_s']:.1f} us: {step['boundary_s'] / best_s:.1%}"
+    return "-"
+
+
+def _streams(documents: Sequence[Document]) -> str:
+    rows = [
+        (
+            f"`{d['model']}`",
+            _cards(d),
+            str(s["streams"]),
+            f"{1e3 * s['alone_s']:.2f} ms",
+            f"{1 / s['alone_s']:.0f}",
+            f"{1e3 * s['step_s']:.2f} ms",
+            f"{s['rows_per_s']:.0f}",
+        )
+        for d in documents
+        for s in d["streams"]
+    ]
+    header = ("streams in turns of", "cards", "streams", "a step of one alone", "tokens/s",
+              "a step of all", "tokens/s of all")  # fmt: skip
+    return markdown(header, rows)
+
+
+def _cards(document: Document) -> str:
+    return str(document.get("cards") or 1)
 
 
 def _generations(documents: Sequence[Document]) -> str:
@@ -95,6 +144,7 @@ def _generations(documents: Sequence[Document]) -> str:
         (
             f"`{d['model']}`",
             str(d["stages"]),
+            _cards(d),
             f"{d['placed_bytes'] / 1e9:.1f}",
             str(d["prompt"]),
             f"{d['prefill_s']:.2f} s",
@@ -104,7 +154,7 @@ def _generations(documents: Sequence[Document]) -> str:
         )
         for d in documents
     ]
-    header = ("generation of", "stages", "GB placed", "prompt", "prefill", "tokens", "tokens/s",
+    header = ("generation of", "stages", "cards", "GB placed", "prompt", "prefill", "tokens", "tokens/s",
               "median step")  # fmt: skip
     return markdown(header, rows)
 
@@ -114,6 +164,7 @@ def _speculation(documents: Sequence[Document]) -> str:
     for d in documents:
         identity = "the same tokens" if d["identity"] else "OTHER TOKENS"
         how = "one stage" if d["stages"] == 1 else f"{d['stages']} stages"
+        how += f" on {d['cards']} cards" if (d.get("cards") or 1) > 1 else ""
         parts.append(
             f"`{d['model']}`, {how}, {d['tokens']} tokens after {d['prompt']}, {identity} as plain"
             " decoding at every T; cost(T) is a verify of T rows as one graph, without the drafts:"

@@ -75,3 +75,23 @@ def test_a_real_step_and_generation_make_rows(tmp_path: Path) -> None:
 
 def test_no_run_says_so() -> None:
     assert "No run" in runs.tables([])
+
+
+def test_steps_of_two_cards_tell_what_cards_exchange_and_streams_their_tokens() -> None:
+    step = {
+        "position": 200, "rows": 1, "launches": 500, "size_bytes": 10**10, "step_s": 1.0,
+        "graph_s": 4e-3, "joins": 0, "join_s": 0.0, "boundary_s": 2e-5, "boundary_bytes": 65536,
+    }  # fmt: skip
+    tensor = {**step, "graph_s": 2e-3, "joins": 80, "join_s": 5e-6, "boundary_bytes": 0}
+    pair = {"streams": 2, "step_s": 5e-3, "alone_s": 4e-3, "rows_per_s": 400.0}
+    document = {
+        "schema": 1, "command": "step", "model": "mint:flash", "env": ENV, "cards": 2,
+        "steps": [step, tensor], "streams": [pair],
+    }  # fmt: skip
+    text = runs.tables([runs.shortened(document)])
+    assert "| 2 | 200 | 1 | 500 | 10.00 | graph | 4.00 ms | 2500 | 250 | 20.0 us: 0.5% |" in text
+    assert "| 2.00 ms | 5000 | 500 | 80 joins of 5.0 us: 20.0% |" in text
+    assert "| `mint:flash` | 2 | 2 | 4.00 ms | 250 | 5.00 ms | 400 |" in text
+    assert "two stages" not in text
+    told = runs.tables([runs.shortened(spec_document(stages=2, cards=2))])
+    assert "2 stages on 2 cards, 100 tokens" in told
