@@ -102,6 +102,18 @@ class StreamsCost:
         return self.streams * self.alone_s / self.step_s
 
 
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """A step replayed again and again. different: how often it left other bytes than at first;
+    first: the first of these replays, or None; time_s: of all, with looking at what they left.
+    """
+
+    count: int
+    different: int
+    first: int | None
+    time_s: float
+
+
 def open_engine(
     folder: Path | str,
     devices: Sequence[int],
@@ -160,6 +172,32 @@ def step_cost(engine: Engine, *, context: int, rows: int = 1, repeats: int = 5) 
         joins=joins,
         join_s=join_s,
     )
+
+
+def replays(engine: Engine, *, context: int, count: int, rows: int = 1) -> Replays:
+    """A greedy step behind random tokens, replayed and compared: streams of all stages, and tokens.
+
+    Errors: Refusal for arms whose steps are no graph; StateError for too little room.
+    """
+    tokens = np.random.default_rng(0).integers(0, engine.config.vocab_size, context + rows)
+    state = engine.alloc_decode_state(rows=rows)
+    engine.prefill_with_cache(tokens[:context], state)
+    graph = decode.record_step(engine, state, rows, "greedy")
+    program = decode.program_of(engine, state, rows, bucket(context + rows, engine.max_seq))
+    chosen = decode.head_of(engine, state, rows, "greedy").result
+    speaking = engine.stages[-len(program.ends) :]
+    decode.write_control(engine, state, tokens[context:].astype(np.int32))
+
+    def left() -> list[bytes]:
+        graph.replay()
+        ends = zip(speaking, program.ends, strict=True)
+        found = [stage.device.to_numpy(end).tobytes() for stage, end in ends]
+        return [*found, np.asarray(engine.last.device.to_numpy(chosen)).tobytes()]
+
+    begin, wanted = time.perf_counter(), left()
+    others = [turn for turn in range(1, count) if left() != wanted]
+    first = others[0] if others else None
+    return Replays(count, len(others), first, time.perf_counter() - begin)
 
 
 def streams_cost(engine: Engine, *, context: int, streams: int, repeats: int = 5) -> StreamsCost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,8 +10,18 @@ import click
 
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
+from lab.cli.exit_codes import ExitCode
 from lab.cli.settings import current
-from lab.engine_steps import KernelCost, StepCost, open_engine, step_cost, streams_cost
+from lab.engine_steps import (
+    KernelCost,
+    Replays,
+    StepCost,
+    StreamsCost,
+    open_engine,
+    step_cost,
+    streams_cost,
+)
+from lab.engine_steps import replays as replayed
 from lab.record.environment import capture
 
 
@@ -24,6 +35,8 @@ from lab.record.environment import capture
               help="Rows of the step, as a verify round has them.")  # fmt: skip
 @click.option("--streams", type=click.IntRange(1), default=1, show_default=True, metavar="N",
               help="Also decode N sequences in turns, which keep several stages busy.")  # fmt: skip
+@click.option("--replays", type=click.IntRange(2), metavar="N",
+              help="Also replay the step N times; other bytes leave with 5.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N",
               help="Steps of which the median is told.")  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto")
@@ -35,6 +48,7 @@ def step(
     context: int,
     rows: int,
     streams: int,
+    replays: int | None,
     repeats: int,
     backend: str,
     devices: str,
@@ -48,7 +62,7 @@ def step(
     Example:
       dsv4-lab step tests/data/tiny-s --context 40
     """
-    costs, together = [], []
+    costs, together, again = [], [], []
     for path in paths.split(","):
         chosen = {**switches(arms), "decode_path": path.strip()}
         room = context + max(rows, 1 if streams == 1 else 1 + repeats)
@@ -56,6 +70,8 @@ def step(
         if streams > 1:
             together.append(streams_cost(engine, context=context, streams=streams, repeats=repeats))
         costs.append(step_cost(engine, context=context, rows=rows, repeats=repeats))
+        if replays is not None:
+            again.append(replayed(engine, context=context, rows=rows, count=replays))
         name = engine.last.device.name
     if current().json:
         text.emit_json(
@@ -63,8 +79,17 @@ def step(
             cards=engine.cards,
             steps=[asdict(c) for c in costs],
             streams=[{**asdict(s), "rows_per_s": s.rows_per_s, "gain": s.gain} for s in together],
+            replays=[asdict(r) for r in again],
         )  # fmt: skip
-        return
+    else:
+        _tell(costs, together, again, name)
+    if any(r.different for r in again):
+        raise click.exceptions.Exit(ExitCode.BITS)
+
+
+def _tell(
+    costs: Sequence[StepCost], together: Sequence[StreamsCost], again: Sequence[Replays], name: str
+) -> None:
     for cost in costs:
         text.say(_summary(cost, name))
         header = ("phase", "launches", "host calls", "bytes", "us with waits")
@@ -82,6 +107,11 @@ def step(
             f" {one.rows_per_s:.1f} rows/s, {one.gain:.2f} times one alone"
             f" ({text.scaled(one.alone_s, 's')})"
         )
+    for r in again:
+        found = "all left the same bytes"
+        if r.different:
+            found = f"{r.different} left other bytes, replay {r.first} first"
+        text.say(f"{r.count:,} replays in {text.scaled(r.time_s, 's')}: {found}")
 
 
 def _kernel_row(cost: KernelCost) -> tuple[object, ...]:

@@ -20,7 +20,9 @@ Document = Mapping[str, Any]
 
 _KEPT = {
     "step": ("cards", "steps", "streams"),
-    "generate": ("stages", "cards", "placed_bytes", "prefill_s", "decode_s", "tokens_per_s", "step_s"),
+    "generate": (
+        "stages", "cards", "placed_bytes", "prefill_s", "decode_s", "tokens_per_s", "step_s",
+    ),
     "spec": ("stages", "cards", "identity", "plain_step_s", "depths", "cost_of_t", "cost_fit"),
     "draft": (
         "target", "drafter", "tokens_per_round", "acceptance", "phase_s", "prime_s", "decode_s",
@@ -154,8 +156,8 @@ def _generations(documents: Sequence[Document]) -> str:
         )
         for d in documents
     ]
-    header = ("generation of", "stages", "cards", "GB placed", "prompt", "prefill", "tokens", "tokens/s",
-              "median step")  # fmt: skip
+    header = ("generation of", "stages", "cards", "GB placed", "prompt", "prefill", "tokens",
+              "tokens/s", "median step")  # fmt: skip
     return markdown(header, rows)
 
 

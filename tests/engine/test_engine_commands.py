@@ -109,3 +109,30 @@ def test_place_needs_no_device_and_tells_one_that_is_too_small(
     assert [s["layers"] for s in document["stages"]] == [[0, 2], [2, 4]]
     code, out, _ = run(capsys, "place", TINY, "--memory", 1)
     assert code == 1 and "device 0 is too small" in out
+
+
+def test_replays_of_a_step_are_compared_byte_for_byte(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["step", TINY, "--backend", "host", "--repeats", 1, "--replays", 3]
+    code, out, _ = run(capsys, *words, "--json")
+    (told,) = json.loads(out)["replays"]
+    assert code == 0 and (told["count"], told["different"], told["first"]) == (3, 0, None)
+    code, out, _ = run(capsys, *words)
+    assert code == 0 and "3 replays in" in out and "all left the same bytes" in out
+
+    from dsv4.runtime.hostdevice import HostDevice
+
+    honest, looks = HostDevice.to_numpy, []
+
+    def bent(self: HostDevice, array: np.ndarray) -> np.ndarray:
+        looks.append(array.shape)
+        bent_now = array.ndim == 3 and sum(s == array.shape for s in looks) > 1
+        return honest(self, array) + np.float32(bent_now)
+
+    monkeypatch.setattr(HostDevice, "to_numpy", bent)
+    engine = tiny_engine()
+    from lab.engine_steps import replays
+
+    found = replays(engine, context=9, count=3)
+    assert (found.count, found.different, found.first) == (3, 2, 1)
