@@ -13,10 +13,8 @@ struct Fp8Weights {
     static constexpr bool SCALED = true;
     using Raw = uint4;
 
-    template <int Apart>
-    static __device__ __forceinline__ void copy(uint4* to, const u8* from, bool there) {
-        cp_async16_or_zero(to, from, there);
-    }
+    static __device__ __forceinline__ Raw load(const u8* from) { return load16_once(from); }
+    static __device__ __forceinline__ Raw none() { return make_uint4(0, 0, 0, 0); }
     static __device__ __forceinline__ void decode(Raw raw, int j, u32& low, u32& high) {
         const u32 word = j == 0 ? raw.x : j == 1 ? raw.y : j == 2 ? raw.z : raw.w;
         low = e4m3x2_to_bf16x2<0>(word);
@@ -29,9 +27,11 @@ struct Fp8Weights {
         return min(n, max(0, rows - 1 - row));
     }
     // The rows of a set lie in one block of 128 x 128.
-    __device__ __forceinline__ float scale_at(int row, int group) const {
-        const i64 at = (i64)(row >> 7) * columns + group;
-        if (row % 128 == 0) PROBE("scale", at, scales[at]);
-        return scales[at];
+    __device__ __forceinline__ const float* scales_of(int row) const {
+        return scales + (i64)(row >> 7) * columns;
+    }
+    __device__ __forceinline__ float scale_at(const float* from, int row) const {
+        if (row % 128 == 0 && threadIdx.x % 32 == 0) PROBE("scale", from - scales, *from);
+        return *from;
     }
 };
