@@ -20,12 +20,13 @@ struct Bf16Weights {
         uint4 half[2];
     };
 
-    // The two loads of a lane share a 32-byte sector, so they go through L1, which then serves the
+    // The two copies of a lane share a 32-byte sector, so they go through L1, which then serves the
     // second.
-    static __device__ __forceinline__ Raw load(const bf16* from) {
-        return {{load16_in_pairs(from), load16_in_pairs(from + 8)}};
+    template <int Apart>
+    static __device__ __forceinline__ void copy(uint4* to, const bf16* from, bool there) {
+        cp_async16_cached_or_zero(to, from, there);
+        cp_async16_cached_or_zero(to + Apart, from + 8, there);
     }
-    static __device__ __forceinline__ Raw none() { return {}; }
     static __device__ __forceinline__ void decode(const Raw& raw, int j, u32& low, u32& high) {
         const uint4 half = raw.half[j / 2];
         low = j % 2 ? half.z : half.x;

@@ -52,7 +52,6 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
                 const bf16* x, const float* __restrict__ table, const i32* positions,
                 float* __restrict__ y, float* __restrict__ index_q, int N, int K, int H, int R,
                 int P, float scale) {
-    Partial& partial = shared_partial();
     __shared__ float heads[ROWS][WIDTH];
     constexpr int BESIDE = PASSES - HEAD_PASSES;  // passes over w in a block with a head
     // A block that only fills the wave stays as long as the others: it does what the last one does.
@@ -65,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     const int passes = own + max(0, min(PASSES - own, N / BLOCK_ROWS - tile));
     let_next_start();
     const BothWeights weights{{codes, scales, N, (K + 127) / 128}, index_codes, index_scales};
-    sum_passes<false>(weights, deal, {x, K, N, K}, passes, partial);
+    const Partial& partial = sum_passes<false>(weights, deal, {x, K, N, K}, passes);
     // On their way while the sums meet.
     const int first_m = threadIdx.x / 32;
     Angles<WIDTH> angles{};

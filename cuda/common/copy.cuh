@@ -38,15 +38,6 @@ __device__ __forceinline__ uint4 load16_once(const void* from) {
     return value;
 }
 
-// The same through L1, for sectors of 32 bytes that two loads share.
-__device__ __forceinline__ uint4 load16_in_pairs(const void* from) {
-    uint4 value;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from));
-    return value;
-}
-
 // Starts a copy of 16 bytes.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
@@ -74,6 +65,16 @@ __device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* glo
                  : "memory");
 }
 
+// The same through L1, for sectors of 32 bytes that two copies share.
+__device__ __forceinline__ void cp_async16_cached_or_zero(void* shared, const void* global,
+                                                          bool valid) {
+    const u32 bytes = valid ? 16u : 0u;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes)
+                 : "memory");
+}
+
 // Closes the group of copies that this thread started since its last commit.
 __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -89,7 +90,6 @@ __device__ __forceinline__ void cp_async_wait() {
 
 __device__ __forceinline__ void prefetch_l2(const void*) {}
 __device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
-__device__ __forceinline__ uint4 load16_in_pairs(const void* from) { return load16(from); }
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     host::start_copy(shared, global, true);
 }
@@ -98,6 +98,10 @@ __device__ __forceinline__ void cp_async(void* shared, const void* global) {
     host::start_copy(shared, global, true, bytes);
 }
 __device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* global, bool valid) {
+    host::start_copy(shared, global, valid);
+}
+__device__ __forceinline__ void cp_async16_cached_or_zero(void* shared, const void* global,
+                                                          bool valid) {
     host::start_copy(shared, global, valid);
 }
 __device__ __forceinline__ void cp_async_commit() { host::commit_copies(); }

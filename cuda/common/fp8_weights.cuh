@@ -13,8 +13,10 @@ struct Fp8Weights {
     static constexpr bool SCALED = true;
     using Raw = uint4;
 
-    static __device__ __forceinline__ Raw load(const u8* from) { return load16_once(from); }
-    static __device__ __forceinline__ Raw none() { return make_uint4(0, 0, 0, 0); }
+    template <int Apart>
+    static __device__ __forceinline__ void copy(uint4* to, const u8* from, bool there) {
+        cp_async16_or_zero(to, from, there);
+    }
     static __device__ __forceinline__ void decode(Raw raw, int j, u32& low, u32& high) {
         const u32 word = j == 0 ? raw.x : j == 1 ? raw.y : j == 2 ? raw.z : raw.w;
         low = e4m3x2_to_bf16x2<0>(word);

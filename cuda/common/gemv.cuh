@@ -16,17 +16,18 @@
 // with the rows of x, or with how rows of w are dealt out.
 //
 // A warp has one part of one set of 8 * TILES rows of w and walks its groups, pass after pass down the
-// rows. Weights wait in registers, DEPTH groups of them: what a product has used up is loaded anew for
-// the group DEPTH further, so that one body of the loop knows every register, and there is no barrier
-// before the parts are added. The first DEPTH groups are on their way before the kernel before has
-// ended. x comes one group ahead, from the cache when other warps and passes have had it. Rows past N
-// repeat the last one and are not stored; past K all is 0.
+// rows. Weights wait in shared memory, DEPTH groups of them, where only the thread reads that had them
+// copied: so there is no barrier before the parts are added. A group goes to registers as a whole, and
+// the one DEPTH further is on its way to the same place before the first product. The first DEPTH groups
+// are on their way before the kernel before has ended. Of x a lane reads its elements from the cache as
+// their group begins. Rows past N repeat the last one and are not stored; past K all is 0.
 //
-// Such a kernel waits for its own instructions as much as for memory, with 16 warps of 128 registers on
-// an SM: nothing in the loop divides, and addresses grow by constants.
+// Such a kernel waits for its own instructions as much as for memory: nothing in the loop divides, and
+// addresses are constants apart or grow by constants.
 //
 // Build constants: ROWS (1..8), PARTS, SETS (of rows in a block), TILES (1, 2 or 4), PASSES, DEPTH;
-// TAIL, 1 if K is no multiple of 128. A launch gives shared memory for the sums of all parts.
+// TAIL, 1 if K is no multiple of 128. A launch gives shared memory for the weights on their way, then
+// for the sums of all parts.
 #pragma once
 
 #include "common/convert.cuh"
@@ -53,10 +54,28 @@ static_assert(TILES == 1 || TILES % 2 == 0, "a product takes two tiles of eight 
 // The sums of every part, until they are added.
 using Partial = float[PASSES][SETS][PARTS][SET_ROWS][ROWS];
 
-__device__ __forceinline__ Partial& shared_partial() {
-    extern __shared__ __align__(16) float gemv_partial[];
-    return *reinterpret_cast<Partial*>(gemv_partial);
+__device__ __forceinline__ uint4* shared_room() {
+    extern __shared__ __align__(16) uint4 gemv_room[];
+    return gemv_room;
 }
+
+// A lane's weights of a group, and the places in shared memory where they wait.
+template <class Weights>
+struct Held {
+    static constexpr int LOADS = sizeof(typename Weights::Raw) / 16;
+    static constexpr int SLOT = 2 * TILES * LOADS * GEMV_THREADS;  // in units of 16 bytes
+
+    typename Weights::Raw raw[2][TILES];  // of both chunks
+
+    static __device__ __forceinline__ uint4* place(uint4* slot, int half, int tile) {
+        return slot + (half * TILES + tile) * (LOADS * GEMV_THREADS);
+    }
+    __device__ __forceinline__ void read(uint4* slot) {
+#pragma unroll
+        for (int i = 0; i < 2 * TILES * LOADS; ++i)
+            reinterpret_cast<uint4*>(raw)[i] = load16(slot + i * GEMV_THREADS);
+    }
+};
 
 // Where a set's rows begin in each pass: block after block, down the rows.
 struct InOrder {
@@ -82,22 +101,14 @@ __device__ __forceinline__ int first_column(int part) {
     return part * GROUP + (int)threadIdx.x % 4 * LANE_ELEMENTS;
 }
 
-// A lane's weights of a group.
-template <class Weights>
-struct Held {
-    typename Weights::Raw raw[2][TILES];  // of both chunks
-    float scale;
-};
-
-// The groups that a warp loads: those of its part, then those of the next pass.
+// The groups that a warp asks for: those of its part, then those of the next pass.
 template <class Weights, class Deal>
 struct Walk {
     const Weights& weights;
     const Deal& deal;
-    int K, part, groups, left;  // groups of the part in a pass; still to be loaded
+    int K, part, groups, left;  // groups of the part in a pass; still to be asked for
     int pass, group;
     const typename Weights::Element* from[TILES];  // this lane's, in its rows
-    const float* scale;
 
     __device__ __forceinline__ void start_pass(int number) {
         pass = number;
@@ -106,30 +117,25 @@ struct Walk {
         from[0] = weights.row_at(own, K) + first_column(part);
 #pragma unroll
         for (int t = 1; t < TILES; ++t) from[t] = from[0] + weights.rows_down(own, 8 * t) * K;
-        if constexpr (Weights::SCALED) scale = weights.scales_of(row) + part;
     }
-    // A pair of tiles' share of a chunk.
-    __device__ __forceinline__ void load(Held<Weights>& held, int half, int pair) const {
-        const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < K;
+    __device__ __forceinline__ void fetch(uint4* slot) const {
 #pragma unroll
-        for (int t = 2 * pair; t < min(2 * pair + 2, TILES); ++t)
-            held.raw[half][t] = there ? Weights::load(from[t] + half * CHUNK) : Weights::none();
-    }
-    __device__ __forceinline__ void load_scale(Held<Weights>& held) const {
-        held.scale = 1.0f;
-        if constexpr (Weights::SCALED) held.scale = weights.scale_at(scale, deal.row_of(pass));
+        for (int i = 0; i < 2 * TILES; ++i) {
+            const int half = i / TILES, t = i % TILES;
+            const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < K;
+            Weights::template copy<GEMV_THREADS>(Held<Weights>::place(slot, half, t),
+                                                 from[t] + half * CHUNK, there);
+        }
     }
     __device__ __forceinline__ void advance() {
         --left;
-        if (++group == groups) {
-            if (PASSES > 1) start_pass(pass + 1);
-            return;
-        }
+        ++group;
+        if (PASSES > 1 && group == groups) return start_pass(pass + 1);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) from[t] += STEP;
-        if constexpr (Weights::SCALED) scale += PARTS;
     }
 };
+
 
 // Two tiles' share of a chunk, on to their sums.
 template <class Weights>
@@ -160,87 +166,75 @@ __device__ __forceinline__ void keep_sums(const float (&total)[PAIRS][4],
 }
 
 // The sums of `passes` passes of this thread's set, in parts. Weights: row_at(row, K) is where a row's
-// elements start, rows_down(row, n) how many of n rows below are there; Raw holds 16 of them, load
-// reads them, none has zeros, decode(raw, j, low pair, high pair) gives four. If they are SCALED a group's
-// sum is multiplied by scale_at(where it is, row), and scales_of(row) is where those of the row start.
+// elements start, rows_down(row, n) how many of n rows below are there; Raw holds 16 of them;
+// copy(place, elements, whether they are there) and decode(raw, j, low pair, high pair) read them. If
+// they are SCALED a group's sum is multiplied by scale_at(where it is, row), and scales_of(row) is where
+// those of the row start.
 template <bool Grouped, class Weights, class Deal>
-__device__ __forceinline__ void sum_passes(const Weights& weights, const Deal& deal,
-                                           const Inputs<Grouped>& in, int passes,
-                                           Partial& partial) {
+__device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Deal& deal,
+                                               const Inputs<Grouped>& in, int passes) {
+    constexpr int SLOT = Held<Weights>::SLOT;
+    uint4* const ring = shared_room() + threadIdx.x;
     const int part = threadIdx.x / 32 % PARTS, set = threadIdx.x / 32 / PARTS;
     const int groups = ((in.K + GROUP - 1) / GROUP - part + PARTS - 1) / PARTS;
-    int left = passes * groups;  // groups to be multiplied
-    Walk<Weights, Deal> walk{weights, deal, in.K, part, groups, left};
-    Held<Weights> ring[DEPTH] = {};
+    Walk<Weights, Deal> walk{weights, deal, in.K, part, groups, passes * groups};
     walk.start_pass(0);
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
-        if (walk.left == 0) break;
-#pragma unroll
-        for (int i = 0; i < 2 * PAIRS; ++i) walk.load(ring[d], i / PAIRS, i % PAIRS);
-        walk.load_scale(ring[d]);
+        if (walk.left > 0) walk.fetch(ring + d * SLOT);
         walk.advance();
+        cp_async_commit();
     }
-
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
     wait_for_previous();
-    int pass = 0, group = 0;
-    const bf16* from = in.columns_of(deal.row_of(0)) + first_column(part);
-    uint4 x[2][2] = {};
-    const auto load_x = [&](int half) {
-        const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < in.K;
-        const uint4 none = make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-            x[half][i] = there ? load16(from + half * CHUNK + 8 * i) : none;
-    };
-    if (left > 0) {
-        load_x(0);
-        load_x(1);
-    }
 
-    float total[PAIRS][4] = {};
-    while (left > 0) {
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d) {
-            if (left-- == 0) return;
-            const int done = pass;
-            if (++group < groups) {
-                from += STEP;
-            } else {
-                group = 0;
-                ++pass;
-                if (PASSES > 1) from = in.columns_of(deal.row_of(pass)) + first_column(part);
-            }
-            const float scale = ring[d].scale;
-            const bool more = walk.left > 0;
-            float sum[PAIRS][4] = {};
+    Partial& partial = *reinterpret_cast<Partial*>(shared_room() + DEPTH * SLOT);
+    int at = 0;
+#pragma unroll 1
+    for (int pass = 0; pass < passes; ++pass) {
+        const int row = deal.row_of(pass);
+        const bf16* from = in.columns_of(row) + first_column(part);
+        const float* scale_from = nullptr;
+        if constexpr (Weights::SCALED) scale_from = weights.scales_of(row) + part;
+        float total[PAIRS][4] = {};
+#pragma unroll 1
+        for (int group = 0; group < groups; ++group, from += STEP) {
+            uint4 x[2][2] = {};
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
+                if (TAIL && first_column(part) + group * STEP + half * CHUNK >= in.K) continue;
+                x[half][0] = load16(from + half * CHUNK);
+                x[half][1] = load16(from + half * CHUNK + 8);
+            }
+            float scale = 1.0f;
+            if constexpr (Weights::SCALED) {
+                scale = weights.scale_at(scale_from, row);
+                scale_from += PARTS;
+            }
+            uint4* const slot = ring + at * SLOT;
+            at = at + 1 == DEPTH ? 0 : at + 1;
+            Held<Weights> held;
+            cp_async_wait<DEPTH - 1>();
+            held.read(slot);
+            if (walk.left > 0) walk.fetch(slot);
+            walk.advance();
+            cp_async_commit();
+
+            float sum[PAIRS][4] = {};
 #pragma unroll
-                for (int pair = 0; pair < PAIRS; ++pair) {
-                    multiply<Weights>(ring[d].raw[half], pair, x[half], sum[pair]);
-                    if (more) walk.load(ring[d], half, pair);
-                }
-                if (left > 0) load_x(half);
-            }
-            if (more) {
-                walk.load_scale(ring[d]);
-                walk.advance();
-            }
+            for (int half = 0; half < 2; ++half)
+#pragma unroll
+                for (int pair = 0; pair < PAIRS; ++pair)
+                    multiply<Weights>(held.raw[half], pair, x[half], sum[pair]);
 #pragma unroll
             for (int pair = 0; pair < PAIRS; ++pair)
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
                     total[pair][i] = fmaf(sum[pair][i], scale, total[pair][i]);
-            if (pass == done) continue;
-            keep_sums(total, partial[done][set][part]);
-#pragma unroll
-            for (int pair = 0; pair < PAIRS; ++pair)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) total[pair][i] = 0.0f;
         }
+        keep_sums(total, partial[pass][set][part]);
     }
+    return partial;
 }
 
 // The parts together, for row `at` of all passes of the block and row m of x.
@@ -261,13 +255,13 @@ template <bool Grouped, class Weights, class Output>
 __device__ __forceinline__ void gemv(const Weights& weights, const bf16* x, Output* y, int N, int K,
                                      int group_rows, i64 x_stride, i64 y_stride) {
     let_next_start();
-    Partial& partial = shared_partial();
     // A block that only fills the wave stays as long as the others: it does what the last one does.
     const int last = (N - 1) / (PASSES * BLOCK_ROWS);
     const int block_row = min((int)blockIdx.x, last) * (PASSES * BLOCK_ROWS);
     const int first_row = block_row + (int)threadIdx.x / 32 / PARTS * SET_ROWS;
     const int passes = max(0, min(PASSES, (N - first_row + BLOCK_ROWS - 1) / BLOCK_ROWS));
-    sum_passes<Grouped>(weights, InOrder{first_row}, {x, K, group_rows, x_stride}, passes, partial);
+    const Partial& partial = sum_passes<Grouped>(weights, InOrder{first_row},
+                                                 {x, K, group_rows, x_stride}, passes);
     __syncthreads();
     if ((int)blockIdx.x > last) return;
     for (int i = threadIdx.x; i < PASSES * BLOCK_ROWS * ROWS; i += GEMV_THREADS) {

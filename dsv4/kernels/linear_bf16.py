@@ -61,59 +61,71 @@ GROUPED = (
 # Warps that fill the 132 multiprocessors of an H200, or nearly, at 16 on each.
 CARD_WARPS = 128 * 16
 
-# A thread's weights on their way, in registers: 64 KiB for each multiprocessor.
+# A thread's weights on their way: 64 KiB for each multiprocessor.
 _AHEAD_BYTES = 128
 
-# Shared memory for sums, of 16 warps: any card has it.
-_SUMS_BYTES = 96 * 1024
+# Shared memory that any card gives a block.
+_ROOM_BYTES = 99 * 1024
 
 
 def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
-    """How groups of K and rows of w are dealt to warps and blocks, and how many a warp holds.
+    """How groups of K and rows of w are dealt to warps and blocks, and what shared memory holds.
 
     element: bytes of one of the weights.
     """
     dealt, whole = int(evaluate(PARTS, s)), int(s.get("group", 32))
     for tiles in (4, 2, 1) if element == 1 else (2, 1):
-        # Sixteen warps a block where rows suffice for all multiprocessors, else eight.
+        # Sixteen warps a block where rows suffice for all multiprocessors and there is room, else
+        # eight.
         for warps in (16, 8):
             sets = max(1, warps // dealt)
             blocks = CARD_WARPS // max(8, dealt * sets)
             sets_of_rows = -(-s.N // (8 * tiles * sets))
             enough = sets_of_rows * 4 >= blocks * 3 and whole % (8 * tiles) == 0
-            if enough or tiles == 1 and warps == 8:
-                deal = dict(PARTS=dealt, SETS=sets, TILES=tiles)
-                return all_constants(s, deal, -(-sets_of_rows // blocks), element)
+            passes = -(-sets_of_rows // blocks)
+            c = all_constants(s, dict(PARTS=dealt, SETS=sets, TILES=tiles), passes, element)
+            fits = warps == 8 or dealt > 8 or c["PASSES"] == passes
+            if enough and fits or tiles == 1 and warps == 8:
+                return c
     raise AssertionError("one tile takes any rows")
 
 
 def all_constants(
-    s: Shape, deal: Mapping[str, int], passes: int, element: int
+    s: Shape, deal: Mapping[str, int], passes: int, element: int, *, beside: int = 0
 ) -> Mapping[str, int]:
-    """A deal with all other constants; fewer passes where their sums leave too little room."""
-    warps = deal["PARTS"] * deal["SETS"]
-    of_pass = sums_bytes({**deal, "PASSES": 1, "ROWS": s.M})
-    passes = max(1, min(passes, _SUMS_BYTES * warps // (16 * of_pass)))
-    groups = -(-s.K // 128)
-    to_walk = passes * -(-groups // deal["PARTS"])
-    return dict(
-        ROWS=s.M, **deal, PASSES=passes, TAIL=int(s.K % 128 != 0),
-        DEPTH=max(1, min(to_walk, _AHEAD_BYTES // (2 * deal["TILES"] * 16 * element))),
-    )  # fmt: skip
+    """A deal with all other constants; fewer passes where their sums leave too little room.
+
+    beside: bytes of a block's other uses of shared memory.
+    """
+    to_walk = passes * -(-s.K // (128 * deal["PARTS"]))
+    ahead = _AHEAD_BYTES // (32 * deal["TILES"] * element)
+    c = dict(ROWS=s.M, **deal, TAIL=int(s.K % 128 != 0), DEPTH=max(1, min(to_walk, ahead)))
+    room = _ROOM_BYTES - beside - weights_bytes(c, element)
+    return dict(c, PASSES=max(1, min(passes, room // sums_bytes({**c, "PASSES": 1}))))
+
+
+def weights_bytes(c: Mapping[str, int], element: int) -> int:
+    """Of the weights on their way."""
+    return c["PARTS"] * c["SETS"] * c["DEPTH"] * c["TILES"] * 8 * 128 * element
 
 
 def sums_bytes(c: Mapping[str, int]) -> int:
-    """Of the sums of all parts: what a launch gives of shared memory."""
+    """Of the sums of all parts."""
     return 4 * c["PASSES"] * c["SETS"] * c["PARTS"] * 8 * c["TILES"] * c["ROWS"]
 
 
-def geometry_of(c: Mapping[str, int], rows: int) -> Geometry:
+def room_bytes(c: Mapping[str, int], element: int) -> int:
+    """What a launch gives of shared memory."""
+    return weights_bytes(c, element) + sums_bytes(c)
+
+
+def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
     """One block for the passes that its warps make down `rows` rows of w."""
     block_rows = 8 * c["TILES"] * c["SETS"] * c["PASSES"]
     return Geometry(
         grid=whole_waves(-(-rows // block_rows)),
         block=32 * c["PARTS"] * c["SETS"],
-        shared_bytes=sums_bytes(c),
+        shared_bytes=room_bytes(c, element),
     )
 
 
@@ -148,7 +160,7 @@ def _declare(name: str, summary: str, *, grouped: bool) -> Kernel:
         ],
         requires=REQUIRES + (GROUPED if grouped else ()),
         constants=constants,
-        geometry=lambda s: geometry_of(constants(s), s.N),
+        geometry=lambda s: geometry_of(constants(s), s.N, 2),
         contract=dict(y=Within("dot", depth=DEPTH, terms="K", because=BECAUSE)),
         work=work,
         batch_invariant="M",

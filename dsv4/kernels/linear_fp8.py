@@ -53,7 +53,7 @@ def _declare(name: str, summary: str, *, grouped: bool, output: Format = F32) ->
         ],
         requires=REQUIRES + (GROUPED if grouped else ()),
         constants=lambda s: constants(s, 1),
-        geometry=lambda s: geometry_of(constants(s, 1), s.N),
+        geometry=lambda s: geometry_of(constants(s, 1), s.N, 1),
         contract=dict(
             y=Within(
                 "dot",

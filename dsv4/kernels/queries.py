@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
 from dsv4.card import whole_waves
-from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, all_constants, sums_bytes
+from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, all_constants, room_bytes
 from dsv4.spec import (
     BF16,
     E4M3,
@@ -30,7 +30,7 @@ def _constants(s: Shape) -> Mapping[str, int]:
     blocks = CARD_WARPS // max(8, dealt)
     passes = max(s.D // _PASS_ROWS, -(-(s.N + s.H * s.D) // (_PASS_ROWS * blocks)))
     deal = dict(PARTS=dealt, SETS=1, TILES=_PASS_ROWS // 8)
-    return {**all_constants(s, deal, passes, 1), "WIDTH": s.D}
+    return {**all_constants(s, deal, passes, 1, beside=4 * s.M * s.D), "WIDTH": s.D}
 
 
 def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
@@ -41,7 +41,7 @@ def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
     return Geometry(
         grid=whole_waves(s.H + max(0, -(-left // c["PASSES"]))),
         block=32 * c["PARTS"],
-        shared_bytes=sums_bytes(c),
+        shared_bytes=room_bytes(c, 1),
     )
 
 
