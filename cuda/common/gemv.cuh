@@ -59,7 +59,7 @@ __device__ __forceinline__ uint4* shared_room() {
     return gemv_room;
 }
 
-// A lane's weights of a group, and the places in shared memory where they wait.
+// A lane's weights of a group. In a slot of the ring a load waits GEMV_THREADS places past the one before.
 template <class Weights>
 struct Held {
     static constexpr int LOADS = sizeof(typename Weights::Raw) / 16;
@@ -67,10 +67,7 @@ struct Held {
 
     typename Weights::Raw raw[2][TILES];  // of both chunks
 
-    static __device__ __forceinline__ uint4* place(uint4* slot, int half, int tile) {
-        return slot + (half * TILES + tile) * (LOADS * GEMV_THREADS);
-    }
-    __device__ __forceinline__ void read(uint4* slot) {
+    __device__ __forceinline__ void read(const uint4* slot) {
 #pragma unroll
         for (int i = 0; i < 2 * TILES * LOADS; ++i)
             reinterpret_cast<uint4*>(raw)[i] = load16(slot + i * GEMV_THREADS);
@@ -123,8 +120,8 @@ struct Walk {
         for (int i = 0; i < 2 * TILES; ++i) {
             const int half = i / TILES, t = i % TILES;
             const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < K;
-            Weights::template copy<GEMV_THREADS>(Held<Weights>::place(slot, half, t),
-                                                 from[t] + half * CHUNK, there);
+            uint4* const place = slot + i * (Held<Weights>::LOADS * GEMV_THREADS);
+            Weights::template copy<GEMV_THREADS>(place, from[t] + half * CHUNK, there);
         }
     }
     __device__ __forceinline__ void advance() {
@@ -135,7 +132,6 @@ struct Walk {
         for (int t = 0; t < TILES; ++t) from[t] += STEP;
     }
 };
-
 
 // Two tiles' share of a chunk, on to their sums.
 template <class Weights>
