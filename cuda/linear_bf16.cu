@@ -38,7 +38,6 @@ struct Bf16Weights {
     __device__ __forceinline__ int rows_down(int row, int n) const {
         return min(n, max(0, rows - 1 - row));
     }
-    __device__ __forceinline__ float scale_at(int, int) const { return 1.0f; }
 };
 
 extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)

@@ -17,7 +17,7 @@
 
 constexpr int HEAD_PASSES = WIDTH / BLOCK_ROWS;
 
-static_assert(SETS == 1 && !LATE, "rows of w are dealt in passes of one set");
+static_assert(SETS == 1, "rows of w are dealt in passes of one set");
 static_assert(WIDTH % BLOCK_ROWS == 0 && HEAD_PASSES <= PASSES, "a block has one head at most");
 
 // Rows 0 .. rows - 1 are those of w; the indexer's follow.
@@ -29,10 +29,11 @@ struct BothWeights : Fp8Weights {
         return row < rows ? elements + (i64)row * K : index_elements + (i64)(row - rows) * K;
     }
     __device__ __forceinline__ int rows_down(int, int n) const { return n; }
-    __device__ __forceinline__ float scale_at(int row, int group) const {
-        return row < rows ? scales[(i64)(row >> 7) * columns + group]
-                          : index_scales[(i64)(row - rows >> 7) * columns + group];
+    __device__ __forceinline__ const float* scales_of(int row) const {
+        return row < rows ? scales + (i64)(row >> 7) * columns
+                          : index_scales + (i64)(row - rows >> 7) * columns;
     }
+    __device__ __forceinline__ float scale_at(const float* from, int) const { return *from; }
 };
 
 // A head of the indexer, then rows of w that no block before has.
@@ -51,7 +52,6 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
                 const bf16* x, const float* __restrict__ table, const i32* positions,
                 float* __restrict__ y, float* __restrict__ index_q, int N, int K, int H, int R,
                 int P, float scale) {
-    __shared__ Partial partial;
     __shared__ float heads[ROWS][WIDTH];
     constexpr int BESIDE = PASSES - HEAD_PASSES;  // passes over w in a block with a head
     // A block that only fills the wave stays as long as the others: it does what the last one does.
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     const int passes = own + max(0, min(PASSES - own, N / BLOCK_ROWS - tile));
     let_next_start();
     const BothWeights weights{{codes, scales, N, (K + 127) / 128}, index_codes, index_scales};
-    sum_passes<false>(weights, deal, {x, K, N, K}, passes, partial);
+    const Partial& partial = sum_passes<false>(weights, deal, {x, K, N, K}, passes);
     // On their way while the sums meet.
     const int first_m = threadIdx.x / 32;
     Angles<WIDTH> angles{};

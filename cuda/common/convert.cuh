@@ -99,18 +99,35 @@ __device__ __forceinline__ void e4m3x4_to_f32(u32 codes, float (&value)[4]) {
 }
 
 // The codes in bytes FIRST and FIRST + 1 of a word as two bf16, which hold every value; the low half is
-// the first. For tensor cores, eight instructions for four codes and no table.
+// the first. For tensor cores. Hardware that converts codes at all goes by way of f16, which holds every
+// value and NaN: four instructions, half of them on the pipe of floats.
 //
-// A code's magnitude bits moved to those of a bf16 read as value * 2^-120, subnormals included. The
-// second factor is chosen so that it takes 480, as which a NaN code reads, to infinity and 448 not;
-// infinity times 0 is the NaN that the third line adds, and any other product is a zero of the same
-// sign.
+// Elsewhere it takes six, and no table. A code's magnitude bits moved to those of a bf16 read as
+// value * 2^-120, subnormals included. The second factor is chosen so that it takes 480, as which a NaN
+// code reads, to infinity and 448 not; infinity times 0 is the NaN that the third line adds, and any
+// other product is a zero of the same sign.
 template <int FIRST>
 __device__ __forceinline__ u32 e4m3x2_to_bf16x2(u32 codes) {
     static_assert(FIRST == 0 || FIRST == 2, "a word holds two pairs");
 #ifdef DSV4_HOST_FAST
     return __float_as_uint(e4m3_to_f32((u8)(codes >> 8 * FIRST))) >> 16 |
            __float_as_uint(e4m3_to_f32((u8)(codes >> (8 * FIRST + 8))));
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u32 halves;
+    float first, second;
+    if constexpr (FIRST == 0) {
+        asm("{ .reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, a; }"
+            : "=r"(halves)
+            : "r"(codes));
+    } else {
+        asm("{ .reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, b; }"
+            : "=r"(halves)
+            : "r"(codes));
+    }
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(first), "=f"(second)
+        : "r"(halves));
+    return f32x2_to_bf16x2(first, second);
 #else
     constexpr u32 SPREAD = FIRST ? 0xb3a2u : 0x9180u;  // each byte below 8 copies of its sign
     constexpr u32 NOTHING = 0x80008000u;               // -0, which a sum of -0 keeps

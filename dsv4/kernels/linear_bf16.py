@@ -4,7 +4,7 @@ The order of the sum and the dealing of rows live here for both linear families:
 add in the same order to give the same bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
 from dsv4.card import whole_waves
@@ -61,11 +61,11 @@ GROUPED = (
 # Warps that fill the 132 multiprocessors of an H200, or nearly, at 16 on each.
 CARD_WARPS = 128 * 16
 
-# Shared memory of 16 warps: any card has it, and on Hopper the next kernel finds as much.
+# A thread's weights on their way: 64 KiB for each multiprocessor.
+_AHEAD_BYTES = 128
+
+# Shared memory that any card gives a block.
 _ROOM_BYTES = 99 * 1024
-_ENOUGH_BYTES = 96  # on their way for each thread: 48 KiB for each multiprocessor
-_MOST_DEPTH = 6
-_STATIC_BYTES = 44 * 1024  # of sums that wait for other passes
 
 
 def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
@@ -74,91 +74,39 @@ def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
     element: bytes of one of the weights.
     """
     dealt, whole = int(evaluate(PARTS, s)), int(s.get("group", 32))
-    found = []
-    for tiles in (2, 4, 1) if element == 1 else (2, 1):
-        # Sixteen warps a block where rows suffice for all multiprocessors, else eight.
+    for tiles in (4, 2, 1) if element == 1 else (2, 1):
+        # Sixteen warps a block where rows suffice for all multiprocessors and there is room, else
+        # eight.
         for warps in (16, 8):
             sets = max(1, warps // dealt)
             blocks = CARD_WARPS // max(8, dealt * sets)
-            passes = max(1, -(-s.N // (8 * tiles * sets * blocks)))
-            enough = -(-s.N // (8 * tiles * sets)) * 4 >= blocks * 3
-            if enough and whole % (8 * tiles) == 0 or tiles == 1 and warps == 8:
-                found.append(dict(PARTS=dealt, SETS=sets, TILES=tiles, PASSES=passes))
-                break
-    return roomiest(s, found, element)
+            sets_of_rows = -(-s.N // (8 * tiles * sets))
+            enough = sets_of_rows * 4 >= blocks * 3 and whole % (8 * tiles) == 0
+            passes = -(-sets_of_rows // blocks)
+            c = all_constants(s, dict(PARTS=dealt, SETS=sets, TILES=tiles), passes, element)
+            fits = warps == 8 or dealt > 8 or c["PASSES"] == passes
+            if enough and fits or tiles == 1 and warps == 8:
+                return c
+    raise AssertionError("one tile takes any rows")
 
 
-def roomiest(
-    s: Shape,
-    dealt: Sequence[Mapping[str, int]],
-    element: int,
-    *,
-    beside: int = 0,
-    least_rows: int = 1,
+def all_constants(
+    s: Shape, deal: Mapping[str, int], passes: int, element: int, *, beside: int = 0
 ) -> Mapping[str, int]:
-    """The first of these deals that has enough weights on their way, or the one with most.
+    """A deal with all other constants; fewer passes where their sums leave too little room.
 
-    Passes are halved where their sums leave too little room. beside: bytes of a block's other uses
-    of shared memory. least_rows: that a block must have.
+    beside: bytes of a block's other uses of shared memory.
     """
-    found: list[tuple[int, dict[str, int]]] = []
-    for halvings in range(12):
-        for share in (16, 1):  # of the room: what 16 warps leave to a block, then all of it
-            for deal in dealt:
-                least = -(-least_rows // (8 * deal["TILES"] * deal["SETS"]))
-                c = {**deal, "PASSES": max(least, deal["PASSES"] >> halvings)}
-                warps = c["PARTS"] * c["SETS"]
-                room = min(_ROOM_BYTES, _ROOM_BYTES * warps // share) - beside
-                full = [with_room(s, c, element, staged=x, room=room) for x in (1, 0)]
-                best = max((f for f in full if f), key=lambda f: f["DEPTH"], default=None)
-                if best is None:
-                    continue
-                ahead = best["DEPTH"] * best["TILES"] * 16 * element
-                if ahead >= min(_ENOUGH_BYTES, _walk_bytes(s, best, element)):
-                    return best
-                found.append((ahead, best))
-    return max(found, key=lambda pair: pair[0])[1]
+    to_walk = passes * -(-s.K // (128 * deal["PARTS"]))
+    ahead = _AHEAD_BYTES // (32 * deal["TILES"] * element)
+    c = dict(ROWS=s.M, **deal, TAIL=int(s.K % 128 != 0), DEPTH=max(1, min(to_walk, ahead)))
+    room = _ROOM_BYTES - beside - weights_bytes(c, element)
+    return dict(c, PASSES=max(1, min(passes, room // sums_bytes({**c, "PASSES": 1}))))
 
 
-def with_room(
-    s: Shape, deal: Mapping[str, int], element: int, *, staged: int, room: int, depth: int = 0
-) -> dict[str, int] | None:
-    """A deal with all other constants, as deep as `room` allows; None where nothing fits.
-
-    depth: that one instead.
-    """
-    chunks = _chunks(s, deal)
-    one_group = deal["PASSES"] * 8 * deal["TILES"] * deal["SETS"]
-    if staged and int(s.get("group", one_group)) % one_group:
-        return None
-    warps = deal["PARTS"] * deal["SETS"]
-    sums = sums_bytes({**deal, "ROWS": s.M})
-    if sums > _STATIC_BYTES and deal["PASSES"] > 1:
-        return None
-    # Four tiles leave no registers for a walk over several passes.
-    late = int(deal["TILES"] == 4)
-    if late and deal["PASSES"] > 1:
-        return None
-    fixed = (0 if late else sums) + (warps * chunks * 128 * s.M if staged else 0)
-    slot = warps * (512 * deal["TILES"] * element + (0 if staged else 128 * s.M))
-    depth = depth or min(_MOST_DEPTH, chunks * deal["PASSES"], (room - fixed) // slot)
-    if depth < 1 or (late and fixed + depth * slot < sums):
-        return None
-    return dict(
-        ROWS=s.M, **deal, DEPTH=depth, X_CHUNKS=chunks if staged else 0, LATE=late,
-        TAIL=int(s.K % 128 != 0),
-    )  # fmt: skip
-
-
-def _walk_bytes(s: Shape, c: Mapping[str, int], element: int) -> int:
-    """What a thread has to read in all."""
-    return _chunks(s, c) * c["PASSES"] * c["TILES"] * 16 * element
-
-
-def _chunks(s: Shape, c: Mapping[str, int]) -> int:
-    """Chunks of 64 of the longest part."""
-    groups = -(-int(s.K) // 128)
-    return 2 * -(-groups // c["PARTS"])
+def weights_bytes(c: Mapping[str, int], element: int) -> int:
+    """Of the weights on their way."""
+    return c["PARTS"] * c["SETS"] * c["DEPTH"] * c["TILES"] * 8 * 128 * element
 
 
 def sums_bytes(c: Mapping[str, int]) -> int:
@@ -167,10 +115,8 @@ def sums_bytes(c: Mapping[str, int]) -> int:
 
 
 def room_bytes(c: Mapping[str, int], element: int) -> int:
-    """What a launch gives of shared memory: weights on their way, and x."""
-    warps = c["PARTS"] * c["SETS"]
-    x = (c["X_CHUNKS"] or c["DEPTH"]) * 128 * c["ROWS"]
-    return warps * (c["DEPTH"] * 512 * c["TILES"] * element + x)
+    """What a launch gives of shared memory."""
+    return weights_bytes(c, element) + sums_bytes(c)
 
 
 def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
 from dsv4.card import whole_waves
-from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, room_bytes, roomiest
+from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, all_constants, room_bytes
 from dsv4.spec import (
     BF16,
     E4M3,
@@ -21,7 +21,7 @@ from dsv4.spec import (
     kernel,
 )
 
-_PASS_ROWS = 16
+_PASS_ROWS = 32
 
 
 def _constants(s: Shape) -> Mapping[str, int]:
@@ -29,9 +29,8 @@ def _constants(s: Shape) -> Mapping[str, int]:
     dealt = int(evaluate(PARTS, s))
     blocks = CARD_WARPS // max(8, dealt)
     passes = max(s.D // _PASS_ROWS, -(-(s.N + s.H * s.D) // (_PASS_ROWS * blocks)))
-    deal = dict(PARTS=dealt, SETS=1, TILES=_PASS_ROWS // 8, PASSES=passes)
-    chosen = roomiest(s, [deal], 1, beside=4 * s.M * s.D, least_rows=s.D)
-    return {**chosen, "WIDTH": s.D}
+    deal = dict(PARTS=dealt, SETS=1, TILES=_PASS_ROWS // 8)
+    return {**all_constants(s, deal, passes, 1, beside=4 * s.M * s.D), "WIDTH": s.D}
 
 
 def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
