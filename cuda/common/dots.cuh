@@ -110,6 +110,39 @@ __device__ __forceinline__ void walk(const Weights& weights, const Rows& rows, i
     }
 }
 
+// One of a warp's sums over its lanes.
+template <class Sum>
+struct LaneSum {
+    Sum sum;
+    int r, m;     // of which rows
+    bool keeper;  // whether no lane below has it too; only if there is such a row m
+};
+
+// All of them at once: halves of the lanes exchange halves of the sums, so that the bytes are those of
+// warp_sum, for a fraction of its instructions.
+template <class Sum>
+__device__ __forceinline__ LaneSum<Sum> warp_sums(const Sum (&sum)[WARP_ROWS][ROWS]) {
+    constexpr int COUNT = WARP_ROWS * ROWS;
+    static_assert(COUNT <= 32, "a lane keeps one sum");
+    constexpr int HELD = COUNT <= 1 ? 1 : COUNT <= 2 ? 2 : COUNT <= 4 ? 4 : COUNT <= 8 ? 8 : COUNT <= 16 ? 16 : 32;
+    Sum held[HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) held[i] = i < COUNT ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const int half = offset * HELD / 32;
+#pragma unroll
+        for (int i = 0; i < max(half, 1); ++i) {
+            const Sum mine = half && lane & offset ? held[i + half] : held[i];
+            const Sum theirs = half && !(lane & offset) ? held[i + half] : held[i];
+            held[i] = mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
+        }
+    }
+    const int i = lane / (32 / HELD);
+    return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < COUNT && lane % (32 / HELD) == 0};
+}
+
 // The sum as a float, rounded once. Any NaN comes out as the one that the device itself makes, so
 // that its bits do not tell in which order a CPU took the operands.
 template <class Sum>
