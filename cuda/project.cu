@@ -117,6 +117,7 @@ struct Walk {
             else if constexpr (At < HeadSpan::END)
                 add_of<At, HeadSpan>(heads, round, x, rounded);
             fetch<At + RING>(round);
+            if (ROWS <= 4) __syncwarp();
             add_from<At + 1>(round, x, rounded);
         }
     }
@@ -175,7 +176,9 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
     if (KIND != WINDOW && threadIdx.x < ROWS)
         cp_async<4>(places + threadIdx.x, raw_rows + threadIdx.x);
     cp_async_commit();
+    __syncwarp();
     walk.fetch_all<1, RING>();
+    __syncwarp();
     cp_async_wait<0>();
     const Inputs exact = round_inputs(x, shared);
     __syncthreads();

@@ -14,8 +14,22 @@ struct Beat {
     float scale[2];  // of a group of both rows of a lane
 };
 
-__device__ __forceinline__ uint4 load16_once_if(bool there, const void* from) {
-    return there ? load16_once(from) : make_uint4(0, 0, 0, 0);
+// As load16_once, but it stays where it is written: a barrier of the warp keeps what comes after it from
+// being done before, and a load of memory that nobody writes would pass it.
+__device__ __forceinline__ uint4 load16_here(const void* from) {
+#ifdef DSV4_HOST
+    return load16(from);
+#else
+    uint4 value;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+#endif
+}
+__device__ __forceinline__ uint4 load16_if(bool there, const void* from) {
+    return there ? load16_here(from) : make_uint4(0, 0, 0, 0);
 }
 
 // An address that is made here and kept in registers, where the compiler would make it anew for each load.
@@ -68,7 +82,7 @@ struct Island : Tasks<Rows, WARP_ROWS, Parts, Steps> {
             if (beat == 0)
                 from[r] = made_once(first + (i64)(row < Height / 2 ? row : row - Height / 2) * WIDTH +
                                     element(i, 0));
-            to.load[r] = load16_once_if(WHOLE || element(i, beat) < WIDTH, from[r] + beat * STEP);
+            to.load[r] = load16_if(WHOLE || element(i, beat) < WIDTH, from[r] + beat * STEP);
         }
     }
     __device__ __forceinline__ void add(const Beat& beat, int i, int at, const Inputs& x,
@@ -80,8 +94,12 @@ struct Island : Tasks<Rows, WARP_ROWS, Parts, Steps> {
                 for (int m = 0; m < ROWS; ++m) sum[r][m] = 0.0f;
         }
         // The last part may have fewer steps; there is no x for more.
-        if (Parts * Steps <= STEPS || Mine::part(i) * Steps + at < STEPS)
-            add_step<Bf16Weights>(beat.load, x, element(i, at), sum);
+        if (Parts * Steps <= STEPS || Mine::part(i) * Steps + at < STEPS) {
+            uint4 loads[WARP_ROWS];
+#pragma unroll
+            for (int r = 0; r < WARP_ROWS; ++r) loads[r] = beat.load[r];
+            add_step<Bf16Weights>(loads, x, element(i, at), sum);
+        }
         if (at + 1 < Steps) return;
         const LaneSum mine = warp_sums(sum);
         const int row = Mine::task(i) / Parts * WARP_ROWS + mine.r;
@@ -175,7 +193,7 @@ struct Dense : Tensor<DenseDeal, (DenseDeal::MOST > 8 ? 16 : 8)> {
             }
 #pragma unroll
             for (int c = 0; c < 2; ++c)
-                to.load[2 * h + c] = load16_once_if(has_chunk(part(i), beat, c),
+                to.load[2 * h + c] = load16_if(has_chunk(part(i), beat, c),
                                                     from[h] + beat * GROUPS_APART + c * CHUNK);
             to.scale[h] = has_group(part(i), beat) ? scales[h][beat * DENSE_PARTS] : 0.0f;
         }
@@ -224,7 +242,7 @@ struct Heads : Tensor<HeadDeal, 8> {
             from = made_once(elements + (i64)row * WIDTH + first_element(part(i)));
 #pragma unroll
         for (int l = 0; l < LOADS; ++l)
-            to.load[l] = load16_once_if(has_chunk(part(i), beat, l / 2),
+            to.load[l] = load16_if(has_chunk(part(i), beat, l / 2),
                                         from + beat * GROUPS_APART + l / 2 * CHUNK + l % 2 * 8);
     }
     __device__ __forceinline__ void add(const Beat& beat, int i, int at, const Inputs&,
