@@ -41,7 +41,7 @@ enum { WINDOW, BLOCKED, INDEXED };
 __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 constexpr int BEATS = Main::OF_WARP * Main::BEATS + Index::OF_WARP * Index::BEATS +
                       Dense::OF_WARP * Dense::BEATS + Heads::OF_WARP * Heads::BEATS;
-constexpr bool AT_ONCE = BEATS <= 32;
+constexpr bool AT_ONCE = STAGED && BEATS <= 32;
 constexpr int ROUNDS = AT_ONCE ? 1
                                : max_of(max_of(Main::OF_WARP, Index::OF_WARP),
                                         max_of(Dense::OF_WARP, Heads::OF_WARP));

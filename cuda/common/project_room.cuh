@@ -87,9 +87,8 @@ constexpr int UNITS = STEPS * STEP / PIECE, UNITS_OF_THREAD = (UNITS + THREADS -
 
 // Starts copies of x, each thread those units that it will round; the caller commits them.
 __device__ __forceinline__ void fetch_inputs(const float* x, float* shared) {
-    if (!STAGED) return;
 #pragma unroll
-    for (int n = 0; n < UNITS_OF_THREAD; ++n) {
+    for (int n = 0; n < (STAGED ? UNITS_OF_THREAD : 0); ++n) {
         const int unit = thread() + n * THREADS, k = unit * PIECE;
         if (unit >= UNITS) break;
 #pragma unroll
@@ -102,7 +101,7 @@ __device__ __forceinline__ void fetch_inputs(const float* x, float* shared) {
 // What the walk reads, once those copies have landed and after a barrier.
 __device__ __forceinline__ Inputs round_inputs(const float* x, float* shared) {
     const Inputs exact = {STAGED ? shared + EXACT_AT : x};
-#pragma unroll
+#pragma unroll(STAGED ? UNITS_OF_THREAD : 1)
     for (int n = 0; n < UNITS_OF_THREAD; ++n) {
         const int unit = thread() + n * THREADS, k = unit * PIECE;
         if (unit >= UNITS) break;

@@ -71,6 +71,7 @@ def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
             ROWS=s.T,
             WIDTH=s.D,
             BLOCKS=blocks,
+            WARP_ROWS=4,
             DENSE_PARTS=int(evaluate(linear_bf16.parts("D"), s)),
         )
         found |= {f"{name}_HEIGHT": rows for name, rows in heights.items()}
@@ -80,10 +81,7 @@ def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
             found[f"{name}_PARTS"] = int(evaluate(island_dots.parts(height, "D"), s))
         most = _SHARED_BYTES_FOR_FEW if s.T <= 2 else _SHARED_BYTES
         found["STAGED"] = int(_shared_bytes({**found, "STAGED": 1}) <= most)
-        # More sums, and x on its way from farther, leave fewer registers for loads.
-        many = s.T > 4
-        found["WARP_ROWS"] = 2 if many and not found["STAGED"] else 4
-        found["RING"] = 2 if many else 4
+        found["RING"] = 4 if s.T <= 4 else 2  # more sums leave fewer registers for loads
         return found
 
     return constants
