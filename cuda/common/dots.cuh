@@ -115,32 +115,35 @@ template <class Sum>
 struct LaneSum {
     Sum sum;
     int r, m;     // of which rows
-    bool keeper;  // whether no lane below has it too; only if there is such a row m
+    bool keeper;  // whether there are such rows, and no lane below has their sum too
 };
+constexpr int SUMS = WARP_ROWS * ROWS;
+constexpr int HELD = SUMS <= 1 ? 1 : SUMS <= 2 ? 2 : SUMS <= 4 ? 4 : SUMS <= 8 ? 8 : SUMS <= 16 ? 16 : 32;
+// The lane that keeps the sum of row r of w and row m of x.
+__device__ __forceinline__ int keeper_of(int r, int m) { return (m * WARP_ROWS + r) * (32 / HELD); }
 
 // All of them at once: halves of the lanes exchange halves of the sums, so that the bytes are those of
 // warp_sum, for a fraction of its instructions.
 template <class Sum>
 __device__ __forceinline__ LaneSum<Sum> warp_sums(const Sum (&sum)[WARP_ROWS][ROWS]) {
-    constexpr int COUNT = WARP_ROWS * ROWS;
-    static_assert(COUNT <= 32, "a lane keeps one sum");
-    constexpr int HELD = COUNT <= 1 ? 1 : COUNT <= 2 ? 2 : COUNT <= 4 ? 4 : COUNT <= 8 ? 8 : COUNT <= 16 ? 16 : 32;
+    static_assert(SUMS <= 32, "a lane keeps at most one sum; lower WARP_ROWS");
     Sum held[HELD];
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) held[i] = i < COUNT ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
+    for (int i = 0; i < HELD; ++i) held[i] = i < SUMS ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
-        const int half = offset * HELD / 32;
+        const int half = offset * HELD / 32;  // 0: every lane has one sum already
+        const bool upper = lane & offset;
 #pragma unroll
-        for (int i = 0; i < max(half, 1); ++i) {
-            const Sum mine = half && lane & offset ? held[i + half] : held[i];
-            const Sum theirs = half && !(lane & offset) ? held[i + half] : held[i];
+        for (int i = 0; i < (half ? half : 1); ++i) {
+            const Sum mine = upper ? held[i + half] : held[i];
+            const Sum theirs = upper ? held[i] : held[i + half];
             held[i] = mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
         }
     }
     const int i = lane / (32 / HELD);
-    return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < COUNT && lane % (32 / HELD) == 0};
+    return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < SUMS && lane % (32 / HELD) == 0};
 }
 
 // The sum as a float, rounded once. Any NaN comes out as the one that the device itself makes, so

@@ -14,20 +14,6 @@ struct Beat {
     float scale[2];  // of a group of both rows of a lane
 };
 
-// As load16_once, but it stays where it is written: a barrier of the warp keeps what comes after it from
-// being done before, and a load of memory that nobody writes would pass it.
-__device__ __forceinline__ uint4 load16_here(const void* from) {
-#ifdef DSV4_HOST
-    return load16(from);
-#else
-    uint4 value;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
-#endif
-}
 __device__ __forceinline__ uint4 load16_if(bool there, const void* from) {
     return there ? load16_here(from) : make_uint4(0, 0, 0, 0);
 }
@@ -101,9 +87,9 @@ struct Island : Tasks<Rows, WARP_ROWS, Parts, Steps> {
             add_step<Bf16Weights>(loads, x, element(i, at), sum);
         }
         if (at + 1 < Steps) return;
-        const LaneSum mine = warp_sums(sum);
+        const LaneSum<float> mine = warp_sums(sum);
         const int row = Mine::task(i) / Parts * WARP_ROWS + mine.r;
-        if (mine.m < ROWS && mine.keeper && row < Rows::share().count)
+        if (mine.keeper && row < Rows::share().count)
             partial[(row * ROWS + mine.m) * Parts + Mine::part(i)] = mine.sum;
     }
 };
