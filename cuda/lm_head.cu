@@ -41,8 +41,7 @@ struct Batch {
         if (!WHOLE && k + b * STEP >= D) return;
 #pragma unroll
         for (int r = 0; r < WARP_ROWS; ++r)
-            chunk[b][r] =
-                load16_here(w + (i64)min(tile * WARP_ROWS + r, V - 1) * D + k + b * STEP);
+            chunk[b][r] = load16_here(w + (i64)min(tile * WARP_ROWS + r, V - 1) * D + k + b * STEP);
     }
 };
 
@@ -53,10 +52,13 @@ __device__ __forceinline__ void dots(const float* x, const bf16* w, int T, int V
     F32Rows rows;
 #pragma unroll
     for (int m = 0; m < ROWS; ++m) rows.at[m] = x + (i64)min((int)blockIdx.x * ROWS + m, T - 1) * D;
-    const int tiles = (V + WARP_ROWS - 1) / WARP_ROWS;
-    const int end = (int)((i64)tiles * (blockIdx.y + 1) / gridDim.y);
+    // The first blocks have one more round of tiles when they cannot be dealt evenly.
+    const int tiles = (V + WARP_ROWS - 1) / WARP_ROWS, rounds = (tiles + WARPS - 1) / WARPS;
+    const int each = rounds / (int)gridDim.y, left = rounds % (int)gridDim.y, span = blockIdx.y;
+    const int first = span * each + min(span, left);
+    const int end = min((first + each + (span < left)) * WARPS, tiles);
     const int mine = threadIdx.x % 32 * LANE_ELEMENTS;
-    int tile = (int)((i64)tiles * blockIdx.y / gridDim.y) + threadIdx.x / 32;
+    int tile = first * WARPS + threadIdx.x / 32;
     if (tile >= end) return;
 
     Batch batch = {w, V, D, {}};

@@ -16,13 +16,13 @@
 // it, and beside what.
 //
 // A block has an even share of the rows of every matrix, so all end together: one block on an SM. What
-// a warp reads is a row of beats through all of them, known when this is compiled: RING beats of loads
-// are on their way in registers, and with every beat that is summed the next but RING - 1 begins. A lane
-// uses its own loads only, so there are no barriers on the way. The first beat's loads leave first, then
-// x, then the other beats', for nothing is summed before x has come.
+// a warp reads is a sequence of beats through all of them, known when this is compiled: RING beats of
+// loads are on their way in registers, and when one is summed, the loads of the RING-th after it begin.
+// A lane uses its own loads only, so the block has no barriers on the way. The first beat's loads leave
+// first, then x, then the other beats', for nothing is summed before x has come.
 //
-// All beats of a warp stand one behind the other in the code if they are few, and a step of a model has
-// few; else a round has one task of each matrix.
+// Beats of a warp stand one behind the other in the code if they are few, as in a step of a model, and
+// if x leaves registers for that; else they are walked in rounds of one task of each matrix.
 //
 // Elements past the end are zeros, which change no sum. An id outside the ring writes nothing.
 //
@@ -41,6 +41,7 @@ enum { WINDOW, BLOCKED, INDEXED };
 __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 constexpr int BEATS = Main::OF_WARP * Main::BEATS + Index::OF_WARP * Index::BEATS +
                       Dense::OF_WARP * Dense::BEATS + Heads::OF_WARP * Heads::BEATS;
+// x that comes from global memory has its loads in registers too.
 constexpr bool AT_ONCE = STAGED && BEATS <= 32;
 constexpr int ROUNDS = AT_ONCE ? 1
                                : max_of(max_of(Main::OF_WARP, Index::OF_WARP),
@@ -64,6 +65,10 @@ using DenseSpan = Span<Dense, IndexSpan::END>;
 using HeadSpan = Span<Heads, DenseSpan::END>;
 // A beat's place tells its slot in the ring, in every round.
 constexpr int ROUND = ROUNDS == 1 ? HeadSpan::END : (HeadSpan::END + RING - 1) / RING * RING;
+
+// The assembler would put off loads until sums that do not need them are done, so a barrier of the warp
+// parts the beats. With more sums in registers it has no room for such order.
+constexpr bool IN_ORDER = ROWS <= 4;
 
 struct Walk {
     Main main;
@@ -117,7 +122,7 @@ struct Walk {
             else if constexpr (At < HeadSpan::END)
                 add_of<At, HeadSpan>(heads, round, x, rounded);
             fetch<At + RING>(round);
-            if (ROWS <= 4) __syncwarp();
+            if (IN_ORDER) __syncwarp();
             add_from<At + 1>(round, x, rounded);
         }
     }
@@ -245,8 +250,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     float* raw_score, float* index_kv, float* index_score, int Q, int K, int L,
                     int H, int S) {
     project(x, q_codes, q_scales, kv_codes, kv_scales, latent, kv, Q, K,
-            {wkv, wgate, raw_kv, raw_score},
-            {index_wkv, index_wgate, index_kv, index_score}, raw_rows, S, proj, heads, H);
+            {wkv, wgate, raw_kv, raw_score}, {index_wkv, index_wgate, index_kv, index_score},
+            raw_rows, S, proj, heads, H);
 }
 
 #endif

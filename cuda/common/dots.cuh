@@ -118,7 +118,12 @@ struct LaneSum {
     bool keeper;  // whether there are such rows, and no lane below has their sum too
 };
 constexpr int SUMS = WARP_ROWS * ROWS;
-constexpr int HELD = SUMS <= 1 ? 1 : SUMS <= 2 ? 2 : SUMS <= 4 ? 4 : SUMS <= 8 ? 8 : SUMS <= 16 ? 16 : 32;
+constexpr int HELD = SUMS <= 1    ? 1
+                     : SUMS <= 2  ? 2
+                     : SUMS <= 4  ? 4
+                     : SUMS <= 8  ? 8
+                     : SUMS <= 16 ? 16
+                                  : 32;
 // The lane that keeps the sum of row r of w and row m of x.
 __device__ __forceinline__ int keeper_of(int r, int m) { return (m * WARP_ROWS + r) * (32 / HELD); }
 

@@ -34,7 +34,7 @@ struct Deal {
 
     static __device__ __forceinline__ int place() {
         const int place = (int)blockIdx.x - First;
-        return place < 0 ? place + BLOCKS : place;
+        return First && place < 0 ? place + BLOCKS : place;
     }
     static __device__ __forceinline__ Share share() {
         return {place() * LEAST + min(place(), LEFT), LEAST + (place() < LEFT)};
@@ -109,8 +109,8 @@ __device__ __forceinline__ Inputs round_inputs(const float* x, float* shared) {
         for (int m = 0; m < ROWS; ++m) {
             float v[PIECE];
             exact.load(m, k, v);
-            *reinterpret_cast<uint2*>((bf16*)shared + m * ROUNDED_STRIDE + k) =
-                make_uint2(f32x2_to_bf16x2(v[0], v[1]), f32x2_to_bf16x2(v[2], v[3]));
+            *reinterpret_cast<uint2*>((bf16*)shared + m * ROUNDED_STRIDE + k) = make_uint2(
+                f32x2_to_bf16x2(v[0], v[1]), f32x2_to_bf16x2(v[2], v[3]));
         }
     }
     return exact;

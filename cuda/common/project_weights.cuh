@@ -18,7 +18,8 @@ __device__ __forceinline__ uint4 load16_if(bool there, const void* from) {
     return there ? load16_here(from) : make_uint4(0, 0, 0, 0);
 }
 
-// An address that is made here and kept in registers, where the compiler would make it anew for each load.
+// A global address that is made here and kept in registers, where the compiler would make it anew for
+// each load; it is for load16_here, as a plain load would no longer know that it is global.
 template <class Value>
 __device__ __forceinline__ const Value* made_once(const Value* address) {
 #ifndef DSV4_HOST
@@ -66,7 +67,8 @@ struct Island : Tasks<Rows, WARP_ROWS, Parts, Steps> {
             const int row = Rows::share().first + Mine::row(i, r);
             const bf16* first = row < Height / 2 ? upper : lower;
             if (beat == 0)
-                from[r] = made_once(first + (i64)(row < Height / 2 ? row : row - Height / 2) * WIDTH +
+                from[r] = made_once(first +
+                                    (i64)(row < Height / 2 ? row : row - Height / 2) * WIDTH +
                                     element(i, 0));
             to.load[r] = load16_if(WHOLE || element(i, beat) < WIDTH, from[r] + beat * STEP);
         }
@@ -127,7 +129,8 @@ struct Rounded {
     }
 };
 
-// What tensor cores make: sums of a tile in the lanes as they hold them. partial: [part][row of the share][row of x].
+// What tensor cores make: sums of a tile, in the lanes as they hold them.
+// partial: [part][row of the share][row of x].
 template <class Rows, int Tile>
 struct Tensor : Tasks<Rows, Tile, DENSE_PARTS, PART_GROUPS> {
     using Mine = Tasks<Rows, Tile, DENSE_PARTS, PART_GROUPS>;
@@ -174,13 +177,12 @@ struct Dense : Tensor<DenseDeal, (DenseDeal::MOST > 8 ? 16 : 8)> {
                 const int row = up ? at : at - rows;
                 from[h] = made_once((up ? upper : lower) + (i64)row * WIDTH +
                                     first_element(part(i)));
-                scales[h] = made_once((up ? upper_scales : lower_scales) + row / 128 * GROUPS +
-                                      part(i));
+                scales[h] = (up ? upper_scales : lower_scales) + row / 128 * GROUPS + part(i);
             }
 #pragma unroll
             for (int c = 0; c < 2; ++c)
                 to.load[2 * h + c] = load16_if(has_chunk(part(i), beat, c),
-                                                    from[h] + beat * GROUPS_APART + c * CHUNK);
+                                               from[h] + beat * GROUPS_APART + c * CHUNK);
             to.scale[h] = has_group(part(i), beat) ? scales[h][beat * DENSE_PARTS] : 0.0f;
         }
     }
@@ -224,12 +226,11 @@ struct Heads : Tensor<HeadDeal, 8> {
 
     __device__ __forceinline__ void fetch(Beat& to, int i, int beat) {
         const int row = HeadDeal::share().first + Mine::row(i, lane() / 4);
-        if (beat == 0)
-            from = made_once(elements + (i64)row * WIDTH + first_element(part(i)));
+        if (beat == 0) from = made_once(elements + (i64)row * WIDTH + first_element(part(i)));
 #pragma unroll
         for (int l = 0; l < LOADS; ++l)
             to.load[l] = load16_if(has_chunk(part(i), beat, l / 2),
-                                        from + beat * GROUPS_APART + l / 2 * CHUNK + l % 2 * 8);
+                                   from + beat * GROUPS_APART + l / 2 * CHUNK + l % 2 * 8);
     }
     __device__ __forceinline__ void add(const Beat& beat, int i, int at, const Inputs&,
                                         const bf16* x) {
