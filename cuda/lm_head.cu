@@ -17,10 +17,11 @@
 // memory before the span's end. Rows past the end repeat the last one and are not stored.
 //
 // lm_head_argmax writes no logits. A logit and its place become one integer that is larger for a
-// larger logit, then for a lower place; each lane keeps the largest of its own, and each block offers one by an atomic
-// maximum, which no order can change. The block that takes the last ticket turns the keys into ids
-// and logits and zeroes them: which block that is does not show, and nobody waits. +0 equals -0, NaN
-// loses to every number, a row of NaN gives id 0 and logit NaN: the rule of the argmax kernel.
+// larger logit, then for a lower place; a lane keeps the largest of its own, and a block offers the
+// largest of its lanes' by an atomic maximum, which no order can change. It has as many blocks as the
+// card holds at once. The block that takes the last ticket turns the keys into ids and logits and
+// zeroes them: which block that is does not show, and nobody waits. +0 equals -0, NaN loses to every
+// number, a row of NaN gives id 0 and logit NaN: the rule of the argmax kernel.
 //
 // Build constants: ROWS (1..8), WARP_ROWS, BATCH, WHOLE (whether D is whole batches of steps).
 #include "common/dots.cuh"
@@ -119,16 +120,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
                    i32 T, i32 V, i32 D) {
     __shared__ u64 offered[WARPS][32];
     __shared__ bool last;
-    u64 best = 0;
+    u64 own = 0;
     dots<float>(x, w, T, V, D, [&](int tile, const LaneSum<float>& mine) {
         const int v = tile * WARP_ROWS + mine.r;
-        if (mine.keeper && v < V) best = max(best, key_of(to_f32(mine.sum), v));
+        if (mine.keeper && v < V) own = max(own, key_of(to_f32(mine.sum), v));
     });
-    offered[threadIdx.x / 32][threadIdx.x % 32] = best;
+    offered[threadIdx.x / 32][threadIdx.x % 32] = own;
     __syncthreads();
 
     const int t = blockIdx.x * ROWS + threadIdx.x;
     if (threadIdx.x < ROWS && t < T) {
+        u64 best = 0;
         for (int warp = 0; warp < WARPS; ++warp)
 #pragma unroll
             for (int r = 0; r < WARP_ROWS; ++r)
