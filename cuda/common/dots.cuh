@@ -117,28 +117,31 @@ struct LaneSum {
     int r, m;     // of which rows
     bool keeper;  // whether there are such rows, and no lane below has their sum too
 };
-constexpr int SUMS = WARP_ROWS * ROWS;
-constexpr int HELD = SUMS <= 1    ? 1
-                     : SUMS <= 2  ? 2
-                     : SUMS <= 4  ? 4
-                     : SUMS <= 8  ? 8
-                     : SUMS <= 16 ? 16
-                                  : 32;
+constexpr int ROW_PAIRS = WARP_ROWS * ROWS;
+constexpr int HELD_PAIRS = ROW_PAIRS <= 1    ? 1
+                           : ROW_PAIRS <= 2  ? 2
+                           : ROW_PAIRS <= 4  ? 4
+                           : ROW_PAIRS <= 8  ? 8
+                           : ROW_PAIRS <= 16 ? 16
+                                             : 32;
 // The lane that keeps the sum of row r of w and row m of x.
-__device__ __forceinline__ int keeper_of(int r, int m) { return (m * WARP_ROWS + r) * (32 / HELD); }
+__device__ __forceinline__ int keeper_of(int r, int m) {
+    return (m * WARP_ROWS + r) * (32 / HELD_PAIRS);
+}
 
 // All of them at once: halves of the lanes exchange halves of the sums, so that the bytes are those of
 // warp_sum, for a fraction of its instructions.
 template <class Sum>
 __device__ __forceinline__ LaneSum<Sum> warp_sums(const Sum (&sum)[WARP_ROWS][ROWS]) {
-    static_assert(SUMS <= 32, "a lane keeps at most one sum; lower WARP_ROWS");
-    Sum held[HELD];
+    static_assert(ROW_PAIRS <= 32, "a lane keeps at most one sum; lower WARP_ROWS");
+    Sum held[HELD_PAIRS];
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) held[i] = i < SUMS ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
+    for (int i = 0; i < HELD_PAIRS; ++i)
+        held[i] = i < ROW_PAIRS ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
-        const int half = offset * HELD / 32;  // 0: every lane has one sum already
+        const int half = offset * HELD_PAIRS / 32;  // 0: every lane has one sum already
         const bool upper = lane & offset;
 #pragma unroll
         for (int i = 0; i < (half ? half : 1); ++i) {
@@ -147,8 +150,8 @@ __device__ __forceinline__ LaneSum<Sum> warp_sums(const Sum (&sum)[WARP_ROWS][RO
             held[i] = mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
         }
     }
-    const int i = lane / (32 / HELD);
-    return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < SUMS && lane % (32 / HELD) == 0};
+    const int i = lane / (32 / HELD_PAIRS);
+    return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < ROW_PAIRS && lane % (32 / HELD_PAIRS) == 0};
 }
 
 // The sum as a float, rounded once. Any NaN comes out as the one that the device itself makes, so
