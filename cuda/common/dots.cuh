@@ -110,6 +110,50 @@ __device__ __forceinline__ void walk(const Weights& weights, const Rows& rows, i
     }
 }
 
+// One of a warp's sums over its lanes.
+template <class Sum>
+struct LaneSum {
+    Sum sum;
+    int r, m;     // of which rows
+    bool keeper;  // whether there are such rows, and no lane below has their sum too
+};
+constexpr int ROW_PAIRS = WARP_ROWS * ROWS;
+constexpr int HELD_PAIRS = ROW_PAIRS <= 1    ? 1
+                           : ROW_PAIRS <= 2  ? 2
+                           : ROW_PAIRS <= 4  ? 4
+                           : ROW_PAIRS <= 8  ? 8
+                           : ROW_PAIRS <= 16 ? 16
+                                             : 32;
+// The lane that keeps the sum of row r of w and row m of x.
+__device__ __forceinline__ int keeper_of(int r, int m) {
+    return (m * WARP_ROWS + r) * (32 / HELD_PAIRS);
+}
+
+// All of them at once: halves of the lanes exchange halves of the sums, so that the bytes are those of
+// warp_sum, for a fraction of its instructions.
+template <class Sum>
+__device__ __forceinline__ LaneSum<Sum> warp_sums(const Sum (&sum)[WARP_ROWS][ROWS]) {
+    static_assert(ROW_PAIRS <= 32, "a lane keeps at most one sum; lower WARP_ROWS");
+    Sum held[HELD_PAIRS];
+#pragma unroll
+    for (int i = 0; i < HELD_PAIRS; ++i)
+        held[i] = i < ROW_PAIRS ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const int half = offset * HELD_PAIRS / 32;  // 0: every lane has one sum already
+        const bool upper = lane & offset;
+#pragma unroll
+        for (int i = 0; i < (half ? half : 1); ++i) {
+            const Sum mine = upper ? held[i + half] : held[i];
+            const Sum theirs = upper ? held[i] : held[i + half];
+            held[i] = mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
+        }
+    }
+    const int i = lane / (32 / HELD_PAIRS);
+    return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < ROW_PAIRS && lane % (32 / HELD_PAIRS) == 0};
+}
+
 // The sum as a float, rounded once. Any NaN comes out as the one that the device itself makes, so
 // that its bits do not tell in which order a CPU took the operands.
 template <class Sum>

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from dsv4.axes import Shape
+from dsv4.card import MULTIPROCESSORS
 from dsv4.spec import (
     BF16,
     F32,
@@ -39,16 +40,28 @@ def _constants(sum_format: Format) -> Callable[[Shape], Mapping[str, int]]:
 
     def constants(s: Shape) -> Mapping[str, int]:
         rows = min(s.T, 8)
-        return dict(ROWS=rows, WARP_ROWS=4 if sum_format is F32 else 2, BATCH=4 if rows <= 4 else 2)
+        batch = 2 if 2 < rows <= 4 else 4
+        return dict(
+            ROWS=rows,
+            WARP_ROWS=4 if sum_format is F32 else 2,
+            BATCH=batch,
+            WHOLE=int(s.D % (256 * batch) == 0),
+        )
 
     return constants
 
 
-def _geometry(sum_format: Format) -> Callable[[Shape], Geometry]:
+def _geometry(sum_format: Format, *, spans: bool) -> Callable[[Shape], Geometry]:
+    """A block for every few rows of the vocabulary, or as many as fit the card at once."""
+
     def geometry(s: Shape) -> Geometry:
         c = _constants(sum_format)(s)
-        tiles = -(-s.V // (_WARPS * c["WARP_ROWS"]))
-        return Geometry(grid=(-(-s.T // c["ROWS"]), tiles), block=32 * _WARPS)
+        across = -(-s.T // c["ROWS"])
+        down = -(-s.V // (_WARPS * c["WARP_ROWS"]))
+        if spans:
+            fit = MULTIPROCESSORS * (2 if c["ROWS"] <= 4 else 1)
+            down = min(down, max(1, fit // across))
+        return Geometry(grid=(across, down), block=32 * _WARPS)
 
     return geometry
 
@@ -72,7 +85,7 @@ def _logits(name: str, sum_format: Format) -> Kernel:
         args=[*_INPUTS, Out("y", F32, "T V"), *_SIZES],
         requires=(_WHOLE_VECTORS,),
         constants=_constants(sum_format),
-        geometry=_geometry(sum_format),
+        geometry=_geometry(sum_format, spans=False),
         writes=dict(y=Tile(x=("T", 8), y=("V", _WARPS * (4 if sum_format is F32 else 2)))),
         contract=dict(y=_dot(sum_format)),
         work=lambda s: Work(
@@ -101,7 +114,7 @@ lm_head_argmax = kernel(
     ],
     requires=(_WHOLE_VECTORS,),
     constants=_constants(F32),
-    geometry=_geometry(F32),
+    geometry=_geometry(F32, spans=True),
     contract=dict(
         keys=Exact(because="integers, zero again after every launch"),
         ticket=Exact(because="a counter, zero again after every launch"),

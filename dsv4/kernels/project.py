@@ -25,10 +25,9 @@ from dsv4.spec import (
 )
 
 _THREADS = 512
-# For one or two rows the next kernel finds as much; for more, only small blocks fit beside it.
-_SHARED_BYTES, _MOST_SHARED_BYTES = 99 * 1024, 208 * 1024
-_RINGS = (5, 4, 3, 2)  # beats of a warp on their way, the most first
-_SLOT_BYTES = _THREADS * 16
+_SHARED_BYTES = 208 * 1024
+# For one or two rows every architecture has as much.
+_SHARED_BYTES_FOR_FEW = 99 * 1024
 
 _KINDS = ("window", "blocks", "indexed")
 _MAIN = {"blocks": "K", "indexed": "2*K"}
@@ -71,36 +70,37 @@ def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
             KIND=_KINDS.index(kind),
             ROWS=s.T,
             WIDTH=s.D,
+            BLOCKS=blocks,
+            WARP_ROWS=4,
             DENSE_PARTS=int(evaluate(linear_bf16.parts("D"), s)),
         )
-        for name, rows in heights.items():
-            found[f"{name}_ROWS"] = -(-rows // blocks)
+        found |= {f"{name}_HEIGHT": rows for name, rows in heights.items()}
         for name, of_kind in (("MAIN", _MAIN), ("INDEX", _INDEX)):
             height = of_kind.get(kind, "129")
             found[f"{name}_STEPS"] = int(evaluate(island_dots.part_steps(height, "D"), s))
             found[f"{name}_PARTS"] = int(evaluate(island_dots.parts(height, "D"), s))
-        few = s.T <= 2
-        found["WARP_ROWS"] = 2 if s.T == 2 else 4
-        for staged in (1, 0):
-            for ring in _RINGS:
-                chosen = {**found, "STAGED": staged, "RING": ring}
-                if _shared_bytes(chosen) <= (_SHARED_BYTES if few else _MOST_SHARED_BYTES):
-                    return chosen
-        return chosen
+        most = _SHARED_BYTES_FOR_FEW if s.T <= 2 else _SHARED_BYTES
+        found["STAGED"] = int(_shared_bytes({**found, "STAGED": 1}) <= most)
+        found["RING"] = 4 if s.T <= 4 else 2  # more sums leave fewer registers for loads
+        return found
 
     return constants
 
 
 def _shared_bytes(c: Mapping[str, int]) -> int:
-    """Rings, rows of x, scales of the block's rows, and parts of every sum."""
-    staged = 16 * c["ROWS"] * (64 * -(-c["WIDTH"] // 256) + 1) if c["STAGED"] else 0
-    parts = (
-        (c["DENSE_ROWS"] + c["HEAD_ROWS"]) * c["DENSE_PARTS"]
-        + c["MAIN_ROWS"] * c["MAIN_PARTS"]
-        + c["INDEX_ROWS"] * c["INDEX_PARTS"]
+    """Rows of x, rounded and as they are, parts of every sum, and places of rows in their rings."""
+    width = 256 * -(-c["WIDTH"] // 256)
+    inputs = 2 * (width + 8) + (4 * (width + 4) if c["STAGED"] else 0)
+    parts = sum(
+        -(-c[f"{rows}_HEIGHT"] // c["BLOCKS"]) * c[f"{parts}_PARTS"]
+        for rows, parts in (
+            ("DENSE", "DENSE"),
+            ("HEAD", "DENSE"),
+            ("MAIN", "MAIN"),
+            ("INDEX", "INDEX"),
+        )
     )
-    scales = c["DENSE_ROWS"] * -(-c["WIDTH"] // 128)
-    return c["RING"] * c["WARP_ROWS"] * _SLOT_BYTES + staged + 4 * (scales + c["ROWS"] * parts)
+    return c["ROWS"] * (inputs + 4 * parts + 4)
 
 
 def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> Kernel:
