@@ -222,7 +222,9 @@ struct SecondHalf {
     int E, A, N;
 };
 
-constexpr int AHEAD = 6;  // groups of 128 that a warp loads before it puts the first on its grid
+// Groups of 128 that a warp loads before it puts the first on its grid; few where registers hold the
+// next walk's weights meanwhile.
+constexpr int AHEAD = SLOT_GROUPS > 1 ? 2 : 6;
 
 // Rows of hidden, `count` elements in all, on to their FP8 grid; a barrier follows. A warp has every
 // WARPS-th group of 128, four elements a lane.

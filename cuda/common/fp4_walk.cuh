@@ -157,6 +157,7 @@ struct ScaleRoom {
     __device__ __forceinline__ void copy(const Slab (&slab)[Slabs], int id, int slots, int N,
                                          const RowOf& row_of) const {
         const u32 matrix = (u32)id * (u32)N;
+        const u8 *const upper = slab[0].scales, *const lower = slab[Slabs - 1].scales;
 #pragma unroll 1
         for (int first = threadIdx.x / 32 * 32; first < slots * ROWS * COPIES; first += THREADS) {
             const int i = first + threadIdx.x % 32;
@@ -164,7 +165,8 @@ struct ScaleRoom {
             const bool there = __shfl_sync(FULL_WARP, id, slot) >= 0 && slot < slots;
             const u32 n = __shfl_sync(FULL_WARP, matrix, slot) + row_of(row);
             if (!there) continue;
-            const u8* const from = slab[row / (ROWS / Slabs)].scales + (u64)n * ROW + piece * COPY;
+            const u8* const own = Slabs == 2 && row >= ROWS / 2 ? lower : upper;
+            const u8* const from = own + (u64)n * ROW + piece * COPY;
             u8* const to = room + slot * SLOT + piece * STRIDE + row * COPY;
             if constexpr (COPY == 16)
                 cp_async16(to, from);
@@ -275,7 +277,7 @@ __device__ __forceinline__ void finish_walk(Walk<Slabs>& walk, Stream& stream, R
         if (left > 0) return false;
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
-            float(&own)[2] = total[t];
+            float (&own)[2] = total[t];
             float value = own[0] + own[1];
             value += __shfl_xor_sync(FULL_WARP, value, 1);
             value += __shfl_xor_sync(FULL_WARP, value, 2);

@@ -54,11 +54,15 @@ def _shared_expert(name: str = "") -> list[Arg]:
 
 def _constants(s: Shape, tiles: int, x_rows: int, tokens: int) -> dict[str, int]:
     slots = min(int(s.A), SLOTS)
+    walks = -(-int(s.A) // slots)
     # The blocks of one token fill a multiprocessor each; those of more run in pairs, so that one's
     # beginning and end hide behind the other.
-    return chosen(tiles, slots, x_rows, s, most_sets=2 if s.T == 1 else 1) | dict(
+    made = chosen(tiles, slots, x_rows, s, most_sets=2 if s.T == 1 else 1)
+    return made | dict(
+        # A ring that is filled again between walks needs registers while x is staged.
+        RING=made["RING"] - (walks > 1),
         TOKENS=tokens,
-        SLOT_GROUPS=-(-int(s.A) // slots),
+        SLOT_GROUPS=walks,
         DENSE_PARTS=int(evaluate(DENSE_PARTS, s)),
     )
 

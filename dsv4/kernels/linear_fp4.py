@@ -34,8 +34,8 @@ Geometries = Callable[[Shape], Geometry]
 PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
 SLOTS = 8
-# Pieces of weights that a warp has on their way, 64 bytes a lane, by tiles: of 512 threads 96 KiB, or
-# what registers have room for beside two chunks in a piece.
+# Pieces of weights that a warp has on their way, by tiles: 64 bytes a lane each, 96 KiB of 512
+# threads, or what registers have room for beside two chunks in a piece.
 RING = {4: 3, 2: 2}
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 CARD_BLOCKS = 96
