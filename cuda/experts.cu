@@ -64,7 +64,7 @@ struct FirstHalf {
     const bf16* wide_x;
     float* y;
     bf16* shared_y;
-    int E, A, N, K;
+    int E, A, N;
     float limit;
 };
 
@@ -105,43 +105,48 @@ __device__ __forceinline__ void store_first(const FirstHalf& h, i64 slot, int sl
 template <class Scales>
 __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     constexpr int HALF = ROWS / 2;
-    extern __shared__ __align__(16) u32 staged[];
+    extern __shared__ __align__(128) u8 staged[];
     let_next_start();
     // A block that only fills the wave stays as long as the others: it does what the last one does.
     const int t = blockIdx.x, last_row = (h.N - 1) / HALF * HALF;
     const int block_row = min((int)blockIdx.y * HALF, last_row);
     const bool idle = (int)blockIdx.y * HALF > last_row;
     const bool has_shared = TOKENS == 1 || t == 0;
-    const Rows rows = Rows::of_lane(h.K, [&](int i) { return min(block_row + i % HALF, h.N - 1); });
-    u32* const x = staged + Ring<Scales>::BYTES / 4;
-    bf16* const room = (bf16*)(x + h.K / 2);
-    const Inputs in = {x, (float*)(room + (TOKENS == 1 ? h.K : 0))};
-    auto ring = Ring<Scales>::of_thread(staged);
+    const auto row_of = [&](int i) { return min(block_row + i % HALF, h.N - 1); };
+    const Rows rows = Rows::of_lane(row_of);
+    const ScaleRoom<Scales> scales = {staged};
+    u32* const x = (u32*)(staged + scales.BYTES);
+    bf16* const room = (bf16*)(x + K / 2);
+    const Inputs in = {x, (float*)(room + (TOKENS == 1 ? K : 0))};
+    const Slab slab[2] = {h.gate, h.up};
+    Walk<2> walk{slab, rows};
     const Dense dense[2] = {h.shared_gate, h.shared_up};
-    const bf16* const wide_x = h.wide_x + (TOKENS == 1 ? (i64)t * h.K : 0);
-    DenseWalk<2> shared{dense, rows, wide_x, h.K, block_row};
-    shared.begin(has_shared);
-    const int early = fill_early(shared, ring);
+    DenseWalk<2, 2> shared{dense, rows, walk};
+    Stream stream;
+    Ring ring;
+    if (has_shared) fill_early(shared, stream, ring);
+    clear_zeros();
+    __syncthreads();
     wait_for_previous();
 
-    const Slab slab[2] = {h.gate, h.up};
-    Walk<Scales, 2> walk{slab, rows, h.N, h.K};
 #pragma unroll 1
     for (int number = 0; number < SLOT_GROUPS; ++number) {
         const int first = number * SLOTS, slots = min(SLOTS, h.A - first);
         const i64 slot = (i64)t * h.A + first;
         const int id = id_of_lane(h.ids + slot, slots, h.E);
-        if (number == 0) {
-            if (has_shared) shared.stage_x(room);
-            stage(in, h.x, h.x_scales, t, h.K);
-        }
-        walk.begin(id);
+        const bool dense_first = number == 0 && has_shared;
+        walk.begin(id, h.N);
+        if (!dense_first) fill<FIRST_ROUTED>(walk, stream, ring);
+        if (number == 0) stage(in, h.x, h.x_scales, t);
         copy_factors(h, slot, slots, id);
-        fill(walk, ring, number == 0 ? early : 0);
-        if (number == 0 && has_shared) finish_dense(shared, walk, ring);
-        __syncthreads();
-        finish_walk(walk, ring, in);
+        scales.copy(slab, id, slots, h.N, row_of);
+        if (dense_first) {
+            if (TOKENS == 1) stage_wide(room, h.wide_x + (i64)t * K);
+            finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x, block_row);
+        }
         cp_async_wait<0>();
+        __syncthreads();
+        finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();
         const bool last = number + 1 == SLOT_GROUPS;
         if (!idle) store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
@@ -172,7 +177,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                        E,
                        A,
                        N,
-                       K,
                        limit});
 }
 
@@ -199,7 +203,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                        E,
                        A,
                        N,
-                       K,
                        limit});
 }
 
@@ -216,10 +219,12 @@ struct SecondHalf {
     const bf16* shared_x;
     const i32* order;
     float* y;
-    int E, A, N, K;
+    int E, A, N;
 };
 
-constexpr int AHEAD = 6;  // groups of 128 that a warp loads before it puts the first on its grid
+// Groups of 128 that a warp loads before it puts the first on its grid; few where registers hold the
+// next walk's weights meanwhile.
+constexpr int AHEAD = SLOT_GROUPS > 1 ? 2 : 6;
 
 // Rows of hidden, `count` elements in all, on to their FP8 grid; a barrier follows. A warp has every
 // WARPS-th group of 128, four elements a lane.
@@ -267,39 +272,46 @@ template <class Scales>
 __device__ __forceinline__ void down(const SecondHalf& h) {
     // Of all slots, and last of the shared expert.
     __shared__ float values[SLOT_GROUPS * SLOTS + 1][ROWS];
-    extern __shared__ __align__(16) u32 staged[];
+    extern __shared__ __align__(128) u8 staged[];
     let_next_start();
     const int last_row = (h.N - 1) / ROWS * ROWS;
     const int block_row = min((int)blockIdx.y * ROWS, last_row);
     const bool idle = (int)blockIdx.y * ROWS > last_row;  // as in the first half
     const i64 token = blockIdx.x;
-    const Rows rows = Rows::of_lane(h.K, [&](int i) { return min(block_row + i, h.N - 1); });
-    u32* const x = staged + Ring<Scales>::BYTES / 4;
-    bf16* const room = (bf16*)(x + X_ROWS * (h.K / 2));
-    const Inputs in = {x, (float*)(room + h.K)};
-    auto ring = Ring<Scales>::of_thread(staged);
+    const auto row_of = [&](int i) { return min(block_row + i, h.N - 1); };
+    const Rows rows = Rows::of_lane(row_of);
+    const ScaleRoom<Scales> scales = {staged};
+    u32* const x = (u32*)(staged + scales.BYTES);
+    bf16* const room = (bf16*)(x + X_ROWS * (K / 2));
+    const Inputs in = {x, (float*)(room + K)};
+    const Slab slab[1] = {h.slab};
+    Walk<1> walk{slab, rows};
     const Dense dense[1] = {h.shared};
-    DenseWalk<1> shared{dense, rows, h.shared_x + token * h.K, h.K, block_row};
-    shared.begin(true);
-    const int early = fill_early(shared, ring);
+    DenseWalk<1, 1> shared{dense, rows, walk};
+    Stream stream;
+    Ring ring;
+    fill_early(shared, stream, ring);
+    clear_zeros();
+    __syncthreads();
     wait_for_previous();
 
-    const Slab slab[1] = {h.slab};
-    Walk<Scales, 1> walk{slab, rows, h.N, h.K};
 #pragma unroll 1
     for (int number = 0; number < SLOT_GROUPS; ++number) {
         const int first = number * SLOTS, slots = min(SLOTS, h.A - first);
         const i64 slot = token * h.A + first;
         const int id = id_of_lane(h.ids + slot, slots, h.E);
-        if (number == 0) shared.stage_x(room);
-        walk.begin(id);
+        walk.begin(id, h.N);
+        if (number != 0) fill<FIRST_ROUTED>(walk, stream, ring);
         copy_places(h, slot, first, slots, id);
-        fill(walk, ring, number == 0 ? early : 0);
-        if (number == 0) finish_dense(shared, walk, ring);
-        quantise_rows(h.hidden + slot * h.K, slots * h.K, in);
-        __syncthreads();
-        finish_walk(walk, ring, in);
+        scales.copy(slab, id, slots, h.N, row_of);
+        if (number == 0) {
+            stage_wide(room, h.shared_x + token * K);
+            finish_dense(shared, stream, ring, room, block_row);
+        }
+        quantise_rows(h.hidden + slot * K, slots * K, in);
         cp_async_wait<0>();
+        __syncthreads();
+        finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();
         for (int i = threadIdx.x; i < slots * ROWS; i += THREADS) {
             const int s = i / ROWS, row = i % ROWS;
@@ -338,8 +350,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                     y,
                     E,
                     A,
-                    N,
-                    K});
+                    N});
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -356,6 +367,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                     y,
                     E,
                     A,
-                    N,
-                    K});
+                    N});
 }

@@ -26,37 +26,43 @@
 
 #include "common/swiglu.cuh"
 
-// Rows blockIdx.y * ROWS and on of one slab.
-__device__ __forceinline__ Rows rows_of_lane(int N, int K) {
-    return Rows::of_lane(K, [&](int i) { return min((int)blockIdx.y * ROWS + i, N - 1); });
+// The sums of a block's slots, of which x has rows from first_row on. ids: null for one matrix. row_of:
+// as in Rows.
+template <class Scales, int Slabs, class RowOf>
+__device__ __forceinline__ void sum_slots(const Slab (&slab)[Slabs], const RowOf& row_of,
+                                          const i32* ids, int slots, const u8* x,
+                                          const float* x_scales, i64 first_row, int E, int N) {
+    extern __shared__ __align__(128) u8 staged[];
+    const ScaleRoom<Scales> scales = {staged};
+    u32* const own = (u32*)(staged + scales.BYTES);
+    const Inputs in = {own, (float*)(own + X_ROWS * (K / 2))};
+    const Rows rows = Rows::of_lane(row_of);
+    Walk<Slabs> walk{slab, rows};
+    Stream stream;
+    Ring ring;
+    const int id = id_of_lane(ids, slots, E);
+    walk.begin(id, N);
+    fill<0>(walk, stream, ring);
+    scales.copy(slab, id, slots, N, row_of);
+    stage(in, x, x_scales, first_row);
+    clear_zeros();
+    cp_async_wait<0>();
+    __syncthreads();
+    finish_walk<0>(walk, stream, ring, in, scales);
+    __syncthreads();
 }
 
-// The sums of a block's slots, of which x has rows from first_row on. ids: null for one matrix.
-template <class Scales, int Slabs>
-__device__ __forceinline__ void sum_slots(const Slab (&slab)[Slabs], const Rows& rows,
-                                          const i32* ids, int slots, const u8* x,
-                                          const float* x_scales, i64 first_row, int E, int N,
-                                          int K) {
-    extern __shared__ __align__(16) u32 staged[];
-    u32* const own = staged + Ring<Scales>::BYTES / 4;
-    const Inputs in = {own, (float*)(own + X_ROWS * (K / 2))};
-    auto ring = Ring<Scales>::of_thread(staged);
-    Walk<Scales, Slabs> walk{slab, rows, N, K};
-    walk.begin(id_of_lane(ids, slots, E));
-    fill(walk, ring, 0);
-    stage(in, x, x_scales, first_row, K);
-    __syncthreads();
-    finish_walk(walk, ring, in);
-    __syncthreads();
+// The row of a matrix that is row i of the block.
+__device__ __forceinline__ int row_of_block(int i, int N) {
+    return min((int)blockIdx.y * ROWS + i, N - 1);
 }
 
 template <class Scales>
 __device__ __forceinline__ void one_matrix(const u8* codes, const u8* scales, const float* scale2,
-                                           const u8* x, const float* x_scales, float* y, int N,
-                                           int K) {
-    const Rows rows = rows_of_lane(N, K);
+                                           const u8* x, const float* x_scales, float* y, int N) {
+    const auto row_of = [&](int i) { return row_of_block(i, N); };
     const Slab slab[1] = {{codes, scales}};
-    sum_slots<Scales>(slab, rows, nullptr, 1, x, x_scales, blockIdx.x, 1, N, K);
+    sum_slots<Scales>(slab, row_of, nullptr, 1, x, x_scales, blockIdx.x, 1, N);
     for (int i = threadIdx.x; i < ROWS; i += THREADS) {
         const int n = blockIdx.y * ROWS + i;
         const float sum = whole_sum(0, i);
@@ -67,14 +73,14 @@ __device__ __forceinline__ void one_matrix(const u8* codes, const u8* scales, co
 template <class Scales>
 __device__ __forceinline__ void selected(const u8* codes, const u8* scales, const float* scale2,
                                          const i32* ids, const u8* x, const float* x_scales,
-                                         float* y, int E, int N, int K, int group) {
+                                         float* y, int E, int N, int group) {
     const int blocks = (group + SLOTS - 1) / SLOTS;  // that share a row of x
     const i64 t = blockIdx.x / blocks;
     const int first = blockIdx.x % blocks * SLOTS, slots = min(SLOTS, group - first);
     const i64 slot = t * group + first;
-    const Rows rows = rows_of_lane(N, K);
+    const auto row_of = [&](int i) { return row_of_block(i, N); };
     const Slab slab[1] = {{codes, scales}};
-    sum_slots<Scales>(slab, rows, ids + slot, slots, x, x_scales, t, E, N, K);
+    sum_slots<Scales>(slab, row_of, ids + slot, slots, x, x_scales, t, E, N);
     for (int i = threadIdx.x; i < slots * ROWS; i += THREADS) {
         const int s = i / ROWS, n = blockIdx.y * ROWS + i % ROWS;
         if (n >= N) continue;
@@ -92,26 +98,26 @@ __device__ __forceinline__ void selected(const u8* codes, const u8* scales, cons
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     linear_fp4_mx(const u8* codes, const u8* scales, const u8* x, const float* x_scales, float* y,
                   i32 N, i32 K) {
-    one_matrix<MxScales>(codes, scales, nullptr, x, x_scales, y, N, K);
+    one_matrix<MxScales>(codes, scales, nullptr, x, x_scales, y, N);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     linear_fp4_nv(const u8* codes, const u8* scales, const float* scale2, const u8* x,
                   const float* x_scales, float* y, i32 N, i32 K) {
-    one_matrix<NvScales>(codes, scales, scale2, x, x_scales, y, N, K);
+    one_matrix<NvScales>(codes, scales, scale2, x, x_scales, y, N);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     linear_fp4_mx_selected(const u8* codes, const u8* scales, const i32* ids, const u8* x,
                            const float* x_scales, float* y, i32 E, i32 N, i32 K, i32 group) {
-    selected<MxScales>(codes, scales, nullptr, ids, x, x_scales, y, E, N, K, group);
+    selected<MxScales>(codes, scales, nullptr, ids, x, x_scales, y, E, N, group);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     linear_fp4_nv_selected(const u8* codes, const u8* scales, const float* scale2, const i32* ids,
                            const u8* x, const float* x_scales, float* y, i32 E, i32 N, i32 K,
                            i32 group) {
-    selected<NvScales>(codes, scales, scale2, ids, x, x_scales, y, E, N, K, group);
+    selected<NvScales>(codes, scales, scale2, ids, x, x_scales, y, E, N, group);
 }
 
 #endif
@@ -121,12 +127,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 template <class Scales>
 __device__ __forceinline__ void down(const u8* codes, const u8* scales, const float* scale2,
                                      const i32* ids, const u8* x, const float* x_scales,
-                                     const i32* order, const float* shared, float* y, int E, int N,
-                                     int K) {
+                                     const i32* order, const float* shared, float* y, int E,
+                                     int N) {
     const i64 t = blockIdx.x, slot = t * SLOTS;
-    const Rows rows = rows_of_lane(N, K);
+    const auto row_of = [&](int i) { return row_of_block(i, N); };
     const Slab slab[1] = {{codes, scales}};
-    sum_slots<Scales>(slab, rows, ids + slot, SLOTS, x, x_scales, slot, E, N, K);
+    sum_slots<Scales>(slab, row_of, ids + slot, SLOTS, x, x_scales, slot, E, N);
     for (int i = threadIdx.x; i < ROWS; i += THREADS) {
         const int n = blockIdx.y * ROWS + i;
         if (n >= N) continue;
@@ -150,16 +156,15 @@ template <class Scales>
 __device__ __forceinline__ void gate_up(const Slab& gate, const Slab& up, const float* gate_scale2,
                                         const float* up_scale2, const i32* ids, const u8* x,
                                         const float* x_scales, const float* weights, float* y,
-                                        int E, int N, int K, int group, float limit) {
+                                        int E, int N, int group, float limit) {
     constexpr int HALF = ROWS / 2;
     const int blocks = (group + SLOTS - 1) / SLOTS;
     const i64 t = blockIdx.x / blocks;
     const int first = blockIdx.x % blocks * SLOTS, slots = min(SLOTS, group - first);
     const i64 slot = t * group + first;
-    const Rows rows = Rows::of_lane(
-        K, [&](int i) { return min((int)blockIdx.y * HALF + i % HALF, N - 1); });
+    const auto row_of = [&](int i) { return min((int)blockIdx.y * HALF + i % HALF, N - 1); };
     const Slab slab[2] = {gate, up};
-    sum_slots<Scales>(slab, rows, ids + slot, slots, x, x_scales, t, E, N, K);
+    sum_slots<Scales>(slab, row_of, ids + slot, slots, x, x_scales, t, E, N);
     for (int i = threadIdx.x; i < slots * HALF; i += THREADS) {
         const int s = i / HALF, n = blockIdx.y * HALF + i % HALF;
         if (n >= N) continue;
@@ -182,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                           const float* weights, float* y, i32 E, i32 N, i32 K, i32 group,
                           float limit) {
     gate_up<MxScales>({gate_codes, gate_scales}, {up_codes, up_scales}, nullptr, nullptr, ids, x,
-                      x_scales, weights, y, E, N, K, group, limit);
+                      x_scales, weights, y, E, N, group, limit);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -191,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                           const i32* ids, const u8* x, const float* x_scales, const float* weights,
                           float* y, i32 E, i32 N, i32 K, i32 group, float limit) {
     gate_up<NvScales>({gate_codes, gate_scales}, {up_codes, up_scales}, gate_scale2, up_scale2, ids,
-                      x, x_scales, weights, y, E, N, K, group, limit);
+                      x, x_scales, weights, y, E, N, group, limit);
 }
 
 #endif
@@ -200,12 +205,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     linear_fp4_mx_down(const u8* codes, const u8* scales, const i32* ids, const u8* x,
                        const float* x_scales, const i32* order, const float* shared, float* y,
                        i32 E, i32 N, i32 K) {
-    down<MxScales>(codes, scales, nullptr, ids, x, x_scales, order, shared, y, E, N, K);
+    down<MxScales>(codes, scales, nullptr, ids, x, x_scales, order, shared, y, E, N);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     linear_fp4_nv_down(const u8* codes, const u8* scales, const float* scale2, const i32* ids,
                        const u8* x, const float* x_scales, const i32* order, const float* shared,
                        float* y, i32 E, i32 N, i32 K) {
-    down<NvScales>(codes, scales, scale2, ids, x, x_scales, order, shared, y, E, N, K);
+    down<NvScales>(codes, scales, scale2, ids, x, x_scales, order, shared, y, E, N);
 }

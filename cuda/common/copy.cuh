@@ -49,6 +49,18 @@ __device__ __forceinline__ uint4 load16_here(const void* from) {
     return value;
 }
 
+// The same into a value that stays as it is when they are not there; then nothing is read.
+__device__ __forceinline__ void load16_once_if(bool there, const void* from, uint4& value) {
+    asm volatile(
+        "{\n\t"
+        ".reg .pred there;\n\t"
+        "setp.ne.u32 there, %4, 0;\n\t"
+        "@there ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%5];\n\t"
+        "}"
+        : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+        : "r"((u32)there), "l"(from));
+}
+
 // Starts a copy of 16 bytes.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
@@ -97,11 +109,19 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
+// The same for all of them, whether they are in a group or not.
+__device__ __forceinline__ void cp_async_wait_all() {
+    asm volatile("cp.async.wait_all;" : : : "memory");
+}
+
 #else
 
 __device__ __forceinline__ void prefetch_l2(const void*) {}
 __device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
 __device__ __forceinline__ uint4 load16_here(const void* from) { return load16(from); }
+__device__ __forceinline__ void load16_once_if(bool there, const void* from, uint4& value) {
+    if (there) value = load16(from);
+}
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     host::start_copy(shared, global, true);
 }
@@ -120,6 +140,10 @@ __device__ __forceinline__ void cp_async_commit() { host::commit_copies(); }
 template <int pending>
 __device__ __forceinline__ void cp_async_wait() {
     host::wait_for_copies(pending);
+}
+__device__ __forceinline__ void cp_async_wait_all() {
+    host::commit_copies();
+    host::wait_for_copies(0);
 }
 
 #endif

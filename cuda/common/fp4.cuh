@@ -20,7 +20,7 @@
 // A code's bits moved into place are an f16 of value * 2^-14, subnormals included, and x carries 2^6:
 // both exact, and what is left of the units goes into the activation's scale.
 //
-// Build constants: THREADS (before the include); X_ROWS (of x that are staged).
+// Build constants: THREADS (before the include); K_CHUNKS (of K); X_ROWS (of x that are staged).
 #pragma once
 
 #include "common/convert.cuh"
@@ -29,24 +29,36 @@
 #include "common/reduce.cuh"
 
 constexpr int CHUNK = 128;
+constexpr int K = CHUNK * K_CHUNKS;
 constexpr int LANE_CODES = 32;
 constexpr int WORDS = LANE_CODES / 8;
 
+// Both fit bf16, so two are made at once.
 struct MxScales {
-    static constexpr int GROUPS = 4;      // of a chunk, and columns of x
-    static constexpr int CODE_BYTES = 4;  // log2 of those that share a scale
-    // e8m0_to_f32 without branches: byte 0 is a subnormal, and infinity, as which 255 reads, times 0
-    // is NaN.
-    static __device__ __forceinline__ float value(u8 bits) {
-        const float power = __uint_as_float(max((u32)bits << 23, 0x00400000u));
-        return fmaf(power, 0.0f, power);
+    static constexpr int GROUPS = 4;  // of a chunk, and columns of x
+    // The power P of a byte, as which 0 reads zero and 255 infinity: 1.5 P - P / 2. With its highest
+    // mantissa bit set 0 is the subnormal 2^-127 that it stands for, and 255 is NaN.
+    static __device__ __forceinline__ u32 pair(u16 bytes) {
+        const u32 powers = permute_bytes(bytes, 0x4140u) << 7;
+        return fma_bf16x2(powers, 0xbf00bf00u, powers | 0x00400040u);
     }
 };
 struct NvScales {
     static constexpr int GROUPS = 8;
-    static constexpr int CODE_BYTES = 3;
-    static __device__ __forceinline__ float value(u8 bits) { return e4m3_to_f32(bits); }
+    static __device__ __forceinline__ u32 pair(u16 bytes) { return e4m3x2_to_bf16x2<0>(bytes); }
 };
+
+// The bits of `a` where the mask has ones, of `b` elsewhere. One instruction, which the compiler would take
+// apart where a shift has left zeros.
+__device__ __forceinline__ u32 blend(u32 a, u32 b, u32 mask) {
+#ifdef DSV4_HOST
+    return (a & mask) | (b & ~mask);
+#else
+    u32 bits;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(bits) : "r"(a), "r"(b), "r"(mask));
+    return bits;
+#endif
+}
 
 // The eight codes of a word as four pairs, in units of 2^14: elements 0 and 4, 1 and 5, 2 and 6, 3 and 7.
 //
@@ -54,8 +66,8 @@ struct NvScales {
 // upper byte, four codes at once. Shifts to the left run beside the logic, which is what limits.
 __device__ __forceinline__ void decode(u32 word, u32 (&pairs)[4]) {
     constexpr u32 SIGNS = 0x80808080u, KEPT = 0x8e008e00u;
-    const u32 lower = (word << 4 & SIGNS) | (word << 1 & ~SIGNS);
-    const u32 upper = (word & SIGNS) | (word >> 3 & ~SIGNS);
+    const u32 lower = blend(word << 4, word << 1, SIGNS);
+    const u32 upper = blend(word, word >> 3, SIGNS);
     pairs[0] = lower << 8 & KEPT;
     pairs[1] = upper << 8 & KEPT;
     pairs[2] = lower & KEPT;
@@ -70,7 +82,7 @@ __device__ __forceinline__ u32 word_of(uint4 words, int i) {
 // times 2^8, which is what is left of the units in a product.
 struct Inputs {
     u32* pairs;     // [X_ROWS][K / 2]
-    float* scales;  // [X_ROWS][K / 128]
+    float* scales;  // [X_ROWS][K_CHUNKS]
 };
 
 __device__ __forceinline__ u32 staged_code(u8 code) {
@@ -107,10 +119,10 @@ __device__ __forceinline__ uint2 staged_half(u32 first, u32 second, int half) {
 
 // Stages rows of x; a barrier follows.
 __device__ __forceinline__ void stage(const Inputs& in, const u8* x, const float* x_scales,
-                                      i64 first_row, int K) {
+                                      i64 first_row) {
     const u8* const codes = x + first_row * K;
-    const float* const scales = x_scales + first_row * (K / CHUNK);
-    const int count = X_ROWS * (K / CHUNK);
+    const float* const scales = x_scales + first_row * K_CHUNKS;
+    const int count = X_ROWS * K_CHUNKS;
     // The first scale is asked for together with the first codes.
     const float early = threadIdx.x < count ? scales[threadIdx.x] : 0.0f;
     for (int i = threadIdx.x; i < X_ROWS * (K / 8); i += THREADS) {

@@ -1,30 +1,29 @@
 // The walk of chosen experts' FP4 rows past FP8 rows of x; common/fp4.cuh says in which order sums are
 // taken.
 //
-// A warp has a part of K and every SETS-th slot. What it multiplies comes in pieces: two tiles of eight
-// rows in a chunk. RING pieces of a warp are on their way into shared memory at a time, so that they
-// cost no registers and a block fits beside one of the kernel before or behind. A lane reads back the
-// codes that it copied itself, and the warp shares the scales, so no barrier is needed. A place is
-// filled again as soon as its piece is in registers.
+// A warp has a part of K and every SETS-th slot. What it multiplies comes in pieces, four loads of 16
+// bytes a lane: a chunk of four tiles of eight rows, or two chunks of two. RING pieces of a warp are on
+// their way into registers at a time, and loops are unrolled by RING so that every place has a name: no
+// instruction moves codes but the load. Whatever else a piece needs waits in shared memory, at offsets
+// that the build knows: rows of x, and the scales of all slots, which the block copies at once.
 //
-// Build constants: PARTS, SETS, TILES (2 or 4), SLOTS (of a walk), X_ROWS (of a walk: 1, or SLOTS),
-// RING, and SM_THREADS, as many as shall find room on a multiprocessor.
+// Build constants: K_CHUNKS (of K), PARTS, SETS, TILES (2 or 4), SLOTS (of a walk), X_ROWS (of a walk: 1,
+// or SLOTS), RING.
 #pragma once
 
 constexpr int WARPS = PARTS * SETS;
 constexpr int THREADS = 32 * WARPS;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-constexpr int ROOM = 512;  // 64 registers suffice on Hopper alone
-#else
-constexpr int ROOM = SM_THREADS;
-#endif
-constexpr int MIN_BLOCKS = ROOM / THREADS < 16 ? ROOM / THREADS : 16;
+// Blocks with 128 registers a thread: the ring is in them.
+constexpr int MIN_BLOCKS = 512 / THREADS;
 constexpr int ROWS = 8 * TILES;
 constexpr int PAIRS = TILES / 2;
+constexpr int PIECE_CHUNKS = 2 / PAIRS;
+constexpr int LOADS = 4;
 
 static_assert(TILES == 2 || TILES == 4, "a product takes two tiles of eight rows");
-static_assert(WARPS <= 16, "a block leaves half of an SM's threads to its neighbours");
+static_assert(WARPS <= 16, "there are 128 registers a thread for 16 warps");
 static_assert(SETS == 1 || SETS == 2, "slots are dealt to sets by one bit");
+static_assert(PARTS == 8 || K_CHUNKS == PARTS, "a part of K has one chunk or every eighth");
 static_assert(RING >= 1, "a piece needs a place");
 
 #include "common/fp4.cuh"
@@ -34,32 +33,22 @@ struct Slab {
     const u8 *codes, *scales;
 };
 
-// The places of a warp's pieces, taken in turn: a piece goes where the one RING before it was.
-template <class Scales>
-struct Ring {
-    static constexpr int SCALES = 16 * Scales::GROUPS;  // of a piece, bytes
-    static constexpr int BYTES = RING * (32 * THREADS + WARPS * SCALES);
-    uint4* codes;  // this thread's first place
-    u8* scales;    // this warp's
-    int stage;
+// A warp's pieces on their way, this lane's share.
+using Ring = uint4[RING][LOADS];
 
-    static __device__ __forceinline__ Ring of_thread(void* room) {
-        u8* const scales = (u8*)room + RING * 32 * THREADS;
-        return {(uint4*)room + threadIdx.x, scales + threadIdx.x / 32 * SCALES, 0};
-    }
-    __device__ __forceinline__ uint4* place(int tile) const {
-        return codes + (2 * stage + tile) * THREADS;
-    }
-    __device__ __forceinline__ u8* scales_of(int row) const {
-        return scales + stage * (WARPS * SCALES) + row * Scales::GROUPS;
-    }
-    // Waits for the piece whose turn it is, one group of copies a piece.
-    static __device__ __forceinline__ void wait() {
-        cp_async_wait<RING - 1>();
-        __syncwarp();  // other lanes' scales
-    }
-    __device__ __forceinline__ void next() { stage = stage + 1 == RING ? 0 : stage + 1; }
-};
+// What a lane multiplies that has no x of its own. At such an address that no lane with x has the same
+// banks.
+__shared__ __align__(128) u32 zeros[48];
+__device__ __forceinline__ const u32* no_x() { return zeros + 8; }
+__device__ __forceinline__ void clear_zeros() {
+    for (int i = threadIdx.x; i < 48; i += THREADS) zeros[i] = 0;
+}
+
+__device__ __forceinline__ int part_of_warp() { return threadIdx.x / 32 % PARTS; }
+// Chunks of a part.
+__device__ __forceinline__ int chunks_of(int part) {
+    return K_CHUNKS % PARTS == 0 ? K_CHUNKS / PARTS : (K_CHUNKS - part + PARTS - 1) / PARTS;
+}
 
 __device__ __forceinline__ bool is_expert(int id, int E) { return id >= 0 && id < E; }
 
@@ -71,162 +60,240 @@ __device__ __forceinline__ int id_of_lane(const i32* ids, int slots, int E) {
     return is_expert(id, E) ? id : -1;
 }
 
-// Where this lane's rows of the block begin, in units of 16 bytes of codes; K / 32 of them a row.
-struct Rows {
-    u32 codes[TILES];   // of row lane / 4 of every tile
-    u32 scales[PAIRS];  // of the row of a pair whose scales it copies, lanes 0 to 15
+// What is asked for: pieces of a matrix at equal distances.
+struct Stream {
+    const u8* from[LOADS];  // where `at` is 0
+    u32 at, step;           // of the next piece, and to the one behind it, in units of 16 bytes
+    int left;               // chunks of the matrix to come; two a piece, where a piece has two
 
-    // row_of(i): the matrix's row that is row i of the block.
+    __device__ __forceinline__ void load(uint4 (&to)[LOADS]) {
+#pragma unroll
+        for (int j = 0; j < LOADS; ++j)
+            load16_once_if(left > j / 2 % PIECE_CHUNKS, from[j] + (u64)at * 16, to[j]);
+        at += step;
+        left -= PIECE_CHUNKS;
+    }
+};
+
+// Asks for a walk's next piece; behind the last one for nothing.
+template <class Walk>
+__device__ __forceinline__ void ask(Walk& walk, Stream& stream, uint4 (&place)[LOADS]) {
+    if (stream.left <= 0) walk.next(stream);
+    stream.load(place);
+}
+
+// Where this lane's rows of the block begin, row lane / 4 of every tile, in units of 16 bytes of FP4
+// codes. row_of(i): the matrix's row that is row i of the block.
+struct Rows {
+    u32 of_tile[TILES];
+
     template <class RowOf>
-    static __device__ __forceinline__ Rows of_lane(int K, const RowOf& row_of) {
-        const int lane = threadIdx.x % 32;
+    static __device__ __forceinline__ Rows of_lane(const RowOf& row_of) {
         Rows rows;
 #pragma unroll
-        for (int t = 0; t < TILES; ++t) rows.codes[t] = (u32)row_of(8 * t + lane / 4) * (K / 32);
-#pragma unroll
-        for (int p = 0; p < PAIRS; ++p) rows.scales[p] = (u32)row_of(16 * p + lane % 16) * (K / 32);
+        for (int t = 0; t < TILES; ++t)
+            rows.of_tile[t] = (u32)row_of(8 * t + (int)threadIdx.x % 32 / 4) * (K / LANE_CODES);
         return rows;
     }
 };
 
-// The pieces that a warp copies: those of its part, slot after slot of its set that has an expert. A
+// The slots of a warp's set that have an expert, one after the other, and of each the warp's part. A
 // pair of tiles has a slab of its own, or all have the same.
-template <class Scales, int Slabs>
+template <int Slabs>
 struct Walk {
     const Slab (&slab)[Slabs];
     const Rows& rows;
-    int N, K;
-    int id;              // as id_of_lane says
-    u32 valid, waiting;  // slots of the set, a bit each: with an expert; not begun
-    int left;            // chunks to come of the slot that was begun last
-    int pieces;          // to come in all
-    u32 at;              // of its next chunk in the slab, in units of 16 bytes
+    u32 matrix;          // where that of slot `lane` begins, in units of 16 bytes
+    u32 valid, waiting;  // slots of the set, a bit each: with an expert; not asked for yet
 
-    __device__ __forceinline__ void begin(int own_id) {
-        const int part = threadIdx.x / 32 % PARTS, set = threadIdx.x / (32 * PARTS);
-        id = own_id;
+    // id: as id_of_lane says.
+    __device__ __forceinline__ void begin(int id, int N) {
+        const int set = threadIdx.x / (32 * PARTS);
         valid = __ballot_sync(FULL_WARP, id >= 0) & (SETS == 1 ? ~0u : 0x55555555u << set);
         waiting = valid;
-        left = 0;
-        pieces = __popc(valid) * ((K / CHUNK - part + PARTS - 1) / PARTS) * PAIRS;
+        matrix = (u32)id * (u32)N * (K / LANE_CODES) + part_of_warp() * (CHUNK / LANE_CODES);
     }
-    __device__ __forceinline__ void begin_slot() {
-        const int part = threadIdx.x / 32 % PARTS;
-        const u32 expert = __shfl_sync(FULL_WARP, id, __ffs(waiting) - 1);
-        waiting &= waiting - 1;
-        left = (K / CHUNK - part + PARTS - 1) / PARTS;
-        at = expert * (u32)N * (u32)(K / 32) + part * (CHUNK / 32);
-    }
-    // Asks for the next piece, which is one of that pair.
-    template <int Pair>
-    __device__ __forceinline__ void fetch(const Ring<Scales>& ring) {
-        if (Pair == 0 && left == 0) begin_slot();
-        const int lane = threadIdx.x % 32;
-        const Slab& own = slab[Pair % Slabs];
+    // Turns a stream to these slabs.
+    __device__ __forceinline__ void enter(Stream& stream) const {
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-            cp_async16(ring.place(i),
-                       own.codes + (u64)(at + rows.codes[2 * Pair + i] + lane % 4) * 16);
-        // 16 bytes of codes are 32 elements.
-        if (lane < 16)
-            cp_async<Scales::GROUPS>(
-                ring.scales_of(lane),
-                own.scales + (u64)(at + rows.scales[Pair]) * (Scales::GROUPS / 4));
-        if (Pair == PAIRS - 1) {
-            at += PARTS * (CHUNK / 32);
-            --left;
+        for (int j = 0; j < LOADS; ++j) {
+            const int pair = j / 2 % PAIRS, chunk = j / 2 / PAIRS;
+            stream.from[j] = slab[pair % Slabs].codes +
+                             (u64)(rows.of_tile[2 * pair + j % 2] + threadIdx.x % 4) * 16 +
+                             chunk * (PARTS * CHUNK / 2);
         }
-        --pieces;
+        stream.step = PIECE_CHUNKS * PARTS * (CHUNK / LANE_CODES);
+        stream.left = 0;
     }
-    // Into the place that is free now, when a piece of pair Consumed was taken from it.
-    template <int Consumed>
-    __device__ __forceinline__ void refill(const Ring<Scales>& ring) {
-        if (pieces > 0) fetch<(Consumed + RING) % PAIRS>(ring);
-        cp_async_commit();
+    __device__ __forceinline__ void next(Stream& stream) {
+        if (waiting == 0) return;
+        stream.at = __shfl_sync(FULL_WARP, matrix, __ffs(waiting) - 1);
+        stream.left = chunks_of(part_of_warp());
+        waiting &= waiting - 1;
     }
 };
 
-// Asks for a walk's first pieces, for the places of a new ring from `first` on.
-template <class Pieces, class Scales>
-__device__ __forceinline__ void fill(Pieces& walk, Ring<Scales>& ring, int first) {
-#pragma unroll
-    for (int i = 0; i < RING; ++i) {
-        if (i < first) continue;
-        ring.stage = i;
-        if (walk.pieces > 0 && i % PAIRS == 0) walk.template fetch<0>(ring);
-        if (walk.pieces > 0 && i % PAIRS != 0) walk.template fetch<PAIRS - 1>(ring);
-        cp_async_commit();
+// Scales of a walk's slots in shared memory, behind one another: slots, pieces of a row, rows. A row
+// more than there are keeps pieces of a row, which neighbours copy, in different banks.
+template <class Scales>
+struct ScaleRoom {
+    static constexpr int ROW = K_CHUNKS * Scales::GROUPS;
+    static constexpr int COPY = ROW % 16 == 0 ? 16 : Scales::GROUPS;  // bytes
+    static constexpr int COPIES = ROW / COPY;                         // of a row
+    static constexpr int STRIDE = (ROWS + 1) * COPY;                  // of pieces
+    static constexpr int SLOT = COPIES * STRIDE;
+    static constexpr int BYTES = (SLOTS * SLOT + 127) / 128 * 128;
+    // From a chunk to the next of its part.
+    static constexpr int STEP = PARTS * Scales::GROUPS / COPY * STRIDE;
+    static_assert(K_CHUNKS == PARTS || PARTS * Scales::GROUPS % COPY == 0, "a step is whole");
+
+    u8* room;
+
+    static __device__ __forceinline__ int of_chunk(int chunk) {
+        return chunk * Scales::GROUPS / COPY * STRIDE + chunk * Scales::GROUPS % COPY;
     }
-    ring.stage = 0;
+    // Starts the copies; a wait and a barrier follow. row_of: as in Rows.
+    template <int Slabs, class RowOf>
+    __device__ __forceinline__ void copy(const Slab (&slab)[Slabs], int id, int slots, int N,
+                                         const RowOf& row_of) const {
+        const u32 matrix = (u32)id * (u32)N;
+        const u8 *const upper = slab[0].scales, *const lower = slab[Slabs - 1].scales;
+#pragma unroll 1
+        for (int first = threadIdx.x / 32 * 32; first < slots * ROWS * COPIES; first += THREADS) {
+            const int i = first + threadIdx.x % 32;
+            const int piece = i % COPIES, row = i / COPIES % ROWS, slot = i / COPIES / ROWS;
+            const bool there = __shfl_sync(FULL_WARP, id, slot) >= 0 && slot < slots;
+            const u32 n = __shfl_sync(FULL_WARP, matrix, slot) + row_of(row);
+            if (!there) continue;
+            const u8* const own = Slabs == 2 && row >= ROWS / 2 ? lower : upper;
+            const u8* const from = own + (u64)n * ROW + piece * COPY;
+            u8* const to = room + slot * SLOT + piece * STRIDE + row * COPY;
+            if constexpr (COPY == 16)
+                cp_async16(to, from);
+            else
+                cp_async<COPY>(to, from);
+        }
+    }
+};
+
+// Asks for a walk's first pieces, from place FIRST on.
+template <int FIRST, int Slabs>
+__device__ __forceinline__ void fill(Walk<Slabs>& walk, Stream& stream, Ring& ring) {
+    walk.enter(stream);
+#pragma unroll
+    for (int i = 0; i < RING; ++i) ask(walk, stream, ring[(FIRST + i) % RING]);
 }
 
 // Every part's sums of every slot, rows of the block; slots without an expert are left out.
 __shared__ float partial[SLOTS][PARTS][ROWS];
 
-// Two tiles of a chunk, this lane's share: its columns' sums, raw. x: the chunk's, of this quarter.
+// A row of x as a lane reads it, chunk after chunk: its columns' quarter, or zeros. A group of 32 is
+// all of a quarter's words, one of 16 half of them.
 template <class Scales>
-__device__ __forceinline__ void multiply(uint4 upper, uint4 lower, const u32* x, float (&sum)[4]) {
-    // The column of x that this lane fills, and which of its words are in it: a group of 32 is all of
-    // a quarter's, one of 16 half of them.
-    constexpr int SPLIT = Scales::GROUPS / 4;
-    const int column = threadIdx.x % 32 / 4, quarter = threadIdx.x % 4;
-    const bool fills = column / SPLIT == quarter;
+struct LaneX {
+    static constexpr int SPLIT = Scales::GROUPS / 4;
+    const u32* at[SPLIT];
+    int step[SPLIT];
+    const float* scale;
+
+    static __device__ __forceinline__ LaneX of(const Inputs& in, int row, int part) {
+        const int column = threadIdx.x % 32 / 4, quarter = threadIdx.x % 4;
+        const u32* const own = in.pairs + row * (K / 2) + part * (CHUNK / 2) + 16 * quarter;
+        LaneX x;
+#pragma unroll
+        for (int i = 0; i < SPLIT; ++i) {
+            const bool fills = column / SPLIT == quarter && column % SPLIT == i;
+            x.at[i] = fills ? own : no_x();
+            x.step[i] = fills ? PARTS * CHUNK / 2 : 0;
+        }
+        x.scale = in.scales + row * K_CHUNKS + part;
+        return x;
+    }
+    __device__ __forceinline__ uint4 word(int i) const {
+        return load16(at[i * SPLIT / WORDS] + 4 * i);
+    }
+    __device__ __forceinline__ void next() {
+#pragma unroll
+        for (int i = 0; i < SPLIT; ++i) at[i] += step[i];
+        scale += PARTS;
+    }
+};
+
+// One chunk of all tiles, on to their columns' sums. scales: of the chunk, where this lane's begin.
+template <class Scales>
+__device__ __forceinline__ void multiply(const uint4* codes, const LaneX<Scales>& x,
+                                         const u8* scales, float (&total)[TILES][2]) {
+    constexpr int TILE = 8 * ScaleRoom<Scales>::COPY;
+    float sum[PAIRS][4] = {};
 #pragma unroll
     for (int i = 0; i < WORDS; ++i) {
-        uint4 b = make_uint4(0, 0, 0, 0);
-        if (fills && (SPLIT == 1 || i / 2 == column % SPLIT)) b = load16(x + 4 * i);
-        u32 high[4], low[4];
-        decode(word_of(upper, i), high);
-        decode(word_of(lower, i), low);
-        mma_f16_16816(sum, {high[0], low[0], high[1], low[1]}, {b.x, b.y});
-        mma_f16_16816(sum, {high[2], low[2], high[3], low[3]}, {b.z, b.w});
+        const uint4 b = x.word(i);
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            u32 high[4], low[4];
+            decode(word_of(codes[2 * pair], i), high);
+            decode(word_of(codes[2 * pair + 1], i), low);
+            mma_f16_16816(sum[pair], {high[0], low[0], high[1], low[1]}, {b.x, b.y});
+            mma_f16_16816(sum[pair], {high[2], low[2], high[3], low[3]}, {b.z, b.w});
+        }
+    }
+    const float x_scale = *x.scale;
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+        const u32 two = Scales::pair(*(const u16*)(scales + t * TILE));
+        const float* const raw = sum[t / 2] + 2 * (t % 2);
+        total[t][0] = fmaf(raw[0] * x_scale, __uint_as_float(two << 16), total[t][0]);
+        total[t][1] = fmaf(raw[1] * x_scale, __uint_as_float(two & 0xffff0000u), total[t][1]);
     }
 }
 
-// The next piece of the ring, on to its columns' sums.
-template <int Pair, class Scales, int Slabs>
-__device__ __forceinline__ void take_piece(Walk<Scales, Slabs>& walk, Ring<Scales>& ring,
-                                           const u32* x, float x_scale, float (&total)[4]) {
-    const int row = threadIdx.x % 32 / 4, group = 2 * (threadIdx.x % (Scales::GROUPS / 2));
-    ring.wait();
-    const uint4 upper = *ring.place(0), lower = *ring.place(1);
-    const u16 scales[2] = {*(const u16*)(ring.scales_of(row) + group),
-                           *(const u16*)(ring.scales_of(row + 8) + group)};
-    __syncwarp();  // all have their scales
-    walk.template refill<Pair>(ring);
-    ring.next();
-    float sum[4] = {};
-    multiply<Scales>(upper, lower, x, sum);
+// One warp: its part of its slots, into `partial`. The stream has asked for the first RING pieces, from
+// place FIRST on.
+template <int FIRST, class Scales, int Slabs>
+__device__ __forceinline__ void finish_walk(Walk<Slabs>& walk, Stream& stream, Ring& ring,
+                                            const Inputs& in, const ScaleRoom<Scales>& scales) {
+    const int lane = threadIdx.x % 32, quarter = lane % 4, part = part_of_warp();
+    u32 slots = walk.valid;
+    if (slots == 0) return;
+    // This lane's first rows, and the two groups that its columns are.
+    const u8* const own_scales = scales.room + ScaleRoom<Scales>::of_chunk(part) +
+                                 lane / 4 * ScaleRoom<Scales>::COPY +
+                                 2 * (quarter % (Scales::GROUPS / 2));
+    float total[TILES][2] = {};
+    int slot = __ffs(slots) - 1, left = chunks_of(part);
+    LaneX<Scales> x = LaneX<Scales>::of(in, X_ROWS > 1 ? slot : 0, part);
+    const u8* scale = own_scales + slot * ScaleRoom<Scales>::SLOT;
+    // Returns whether it was the last.
+    const auto take = [&](uint4(&place)[LOADS]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        total[i] = fmaf(sum[i] * x_scale, Scales::value((u8)(scales[i / 2] >> 8 * (i % 2))),
-                        total[i]);
-}
-
-// One warp: its part of its slots, into `partial`, from a ring that the walk has filled.
-template <class Scales, int Slabs>
-__device__ __forceinline__ void finish_walk(Walk<Scales, Slabs>& walk, Ring<Scales>& ring,
-                                            const Inputs& in) {
-    const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % PARTS;
-    const int quarter = lane % 4, K = walk.K;
-    for (u32 slots = walk.valid; slots != 0; slots &= slots - 1) {
-        const int slot = __ffs(slots) - 1, x_row = X_ROWS > 1 ? slot : 0;
-        float total[PAIRS][4] = {};
-#pragma unroll 1
-        for (int at = part; at < K / CHUNK; at += PARTS) {
-            const u32* const x = in.pairs + x_row * (K / 2) + at * (CHUNK / 2) + 16 * quarter;
-            const float x_scale = in.scales[x_row * (K / CHUNK) + at];
-            take_piece<0>(walk, ring, x, x_scale, total[0]);
-            if constexpr (PAIRS == 2) take_piece<1>(walk, ring, x, x_scale, total[PAIRS - 1]);
+        for (int c = 0; c < PIECE_CHUNKS; ++c) {
+            if (c > 0 && left <= c) break;
+            multiply(place + 2 * c, x, scale, total);
+            x.next();
+            scale += ScaleRoom<Scales>::STEP;
         }
+        ask(walk, stream, place);
+        left -= PIECE_CHUNKS;
+        if (left > 0) return false;
 #pragma unroll
-        for (int i = 0; i < TILES; ++i) {
-            float value = total[i / 2][2 * (i % 2)] + total[i / 2][2 * (i % 2) + 1];
+        for (int t = 0; t < TILES; ++t) {
+            float (&own)[2] = total[t];
+            float value = own[0] + own[1];
             value += __shfl_xor_sync(FULL_WARP, value, 1);
             value += __shfl_xor_sync(FULL_WARP, value, 2);
-            if (quarter == 0) partial[slot][part][8 * i + lane / 4] = value;
+            if (quarter == 0) partial[slot][part][8 * t + lane / 4] = value;
+            own[0] = own[1] = 0.0f;
         }
-    }
+        slots &= slots - 1;
+        if (slots == 0) return true;
+        slot = __ffs(slots) - 1, left = chunks_of(part);
+        x = LaneX<Scales>::of(in, X_ROWS > 1 ? slot : 0, part);
+        scale = own_scales + slot * ScaleRoom<Scales>::SLOT;
+        return false;
+    };
+    for (bool last = false; !last;)
+#pragma unroll
+        for (int i = 0; i < RING && !last; ++i) last = take(ring[(FIRST + i) % RING]);
 }
 
 // A row of the block under a slot's expert: its parts in ascending order.

@@ -13,7 +13,6 @@ from dsv4.kernels.linear_bf16 import PARTS as DENSE_PARTS
 from dsv4.kernels.linear_fp4 import (
     CARD_BLOCKS,
     SLOTS,
-    SM_THREADS,
     bytes_of_weights,
     chosen,
     depth_of,
@@ -53,15 +52,17 @@ def _shared_expert(name: str = "") -> list[Arg]:
     ]
 
 
-def _constants(s: Shape, tiles: int, x_rows: int, tokens: int, group: int) -> dict[str, int]:
+def _constants(s: Shape, tiles: int, x_rows: int, tokens: int) -> dict[str, int]:
     slots = min(int(s.A), SLOTS)
-    made = chosen(tiles, slots, x_rows, s, group, wide=tokens == 1)
-    # The block of one token leaves room for one of the next kernel.
-    lean = tokens == 1 and s.A <= SLOTS and made["PARTS"] * made["SETS"] == 16
+    walks = -(-int(s.A) // slots)
+    # The blocks of one token fill a multiprocessor each; those of more run in pairs, so that one's
+    # beginning and end hide behind the other.
+    made = chosen(tiles, slots, x_rows, s, most_sets=2 if s.T == 1 else 1)
     return made | dict(
-        SM_THREADS=1024 if lean else SM_THREADS,
+        # A ring that is filled again between walks needs registers while x is staged.
+        RING=made["RING"] - (walks > 1),
         TOKENS=tokens,
-        SLOT_GROUPS=-(-int(s.A) // slots),
+        SLOT_GROUPS=walks,
         DENSE_PARTS=int(evaluate(DENSE_PARTS, s)),
     )
 
@@ -74,8 +75,8 @@ def _geometry(s: Shape, c: Mapping[str, int], rows: int, group: int) -> Geometry
     )
 
 
-def _first_constants(s: Shape, group: int) -> Mapping[str, int]:
-    return _constants(s, 4, 1, int(s.T), group)
+def _first_constants(s: Shape) -> Mapping[str, int]:
+    return _constants(s, 4, 1, int(s.T))
 
 
 def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
@@ -108,8 +109,8 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
             Scalar("limit", F32),
         ],
         requires=(_TOKENS, _ACTIVE),
-        constants=lambda s: _first_constants(s, group),
-        geometry=lambda s: _geometry(s, _first_constants(s, group), 16, group),
+        constants=_first_constants,
+        geometry=lambda s: _geometry(s, _first_constants(s), 16, group),
         writes=dict(y=Tile(x=("T", 1), y=("N", 16)), shared_y=Tile(y=("N", 16))),
         contract=dict(
             # Seven spacings of swiglu_weighted are 14 roundings of the result.
@@ -138,13 +139,13 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
     )
 
 
-def _second_constants(s: Shape, group: int) -> Mapping[str, int]:
+def _second_constants(s: Shape) -> Mapping[str, int]:
     tiles = 4 if -(-s.N // 32) >= CARD_BLOCKS else 2
-    return _constants(s, tiles, min(int(s.A), SLOTS), 1, group)
+    return _constants(s, tiles, min(int(s.A), SLOTS), 1)
 
 
 def _second_geometry(s: Shape, group: int) -> Geometry:
-    c = _second_constants(s, group)
+    c = _second_constants(s)
     return _geometry(s, c, 8 * c["TILES"], group)
 
 
@@ -168,7 +169,7 @@ def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
             Dim("K"),
         ],
         requires=(_ACTIVE,),
-        constants=lambda s: _second_constants(s, group),
+        constants=_second_constants,
         geometry=lambda s: _second_geometry(s, group),
         writes=dict(y=Tile(x=("T", 1))),
         contract=dict(

@@ -34,12 +34,9 @@ Geometries = Callable[[Shape], Geometry]
 PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
 SLOTS = 8
-# Pieces of weights that a warp has on their way, at most, and the shared memory that a block may
-# take: it leaves room for one of the kernel before or behind, also where there are only 100 KiB.
-RING = 4
-SHARED_BYTES = 92 * 1024
-# Threads that shall find room on a multiprocessor; two blocks of 512 have 64 registers a thread.
-SM_THREADS = 512
+# Pieces of weights that a warp has on their way, by tiles: 64 bytes a lane each, 96 KiB of 512
+# threads, or what registers have room for beside two chunks in a piece.
+RING = {4: 3, 2: 2}
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 CARD_BLOCKS = 96
 
@@ -67,40 +64,38 @@ def _contract(group: int) -> Within:
     return Within("dot", depth=depth_of(group), terms="K", because=_BECAUSE)
 
 
-def chosen(
-    tiles: int, slots: int, x_rows: int, s: Shape, group: int, ring: int = RING, wide: bool = False
-) -> dict[str, int]:
-    """How chunks of K, slots and rows of w are dealt to the warps of a block.
-
-    wide: whether a row of x waits in shared memory as bf16, too.
-    """
+def chosen(tiles: int, slots: int, x_rows: int, s: Shape, most_sets: int = 2) -> dict[str, int]:
+    """How chunks of K, slots and rows of w are dealt to the warps of a block."""
     parts = int(evaluate(PARTS, s))
-    made = dict(
-        PARTS=parts, SETS=min(slots, 16 // parts, 2), TILES=tiles, SLOTS=slots, X_ROWS=x_rows
+    return dict(
+        K_CHUNKS=int(s.K) // 128,
+        PARTS=parts,
+        SETS=min(slots, 16 // parts, most_sets),
+        TILES=tiles,
+        SLOTS=slots,
+        X_ROWS=x_rows,
+        RING=RING[tiles],
     )
-    room = SHARED_BYTES - _staged_bytes(s, x_rows, wide)
-    return made | dict(
-        RING=max(1, min(ring, room // _bytes_of_a_piece(made, group))), SM_THREADS=SM_THREADS
-    )
 
 
-def _staged_bytes(s: Shape, x_rows: int, wide: bool) -> int:
-    return int(x_rows * (2 * s.K + s.K // 32) + (2 * s.K if wide else 0))
-
-
-def _bytes_of_a_piece(c: Mapping[str, int], group: int) -> int:
-    """A place of the ring: codes of two tiles for every thread, and the scales of their rows."""
-    warps = c["PARTS"] * c["SETS"]
-    return warps * (32 * 32 + 16 * 128 // group)
+def _bytes_of_scales(s: Shape, c: Mapping[str, int], group: int) -> int:
+    """Scales of a walk's slots, in copies of 16 bytes, or of a chunk's; room for a row more."""
+    row = int(s.K) // group
+    copy = 16 if row % 16 == 0 else 128 // group
+    return -(-c["SLOTS"] * row // copy * (8 * c["TILES"] + 1) * copy // 128) * 128
 
 
 def shared_bytes(s: Shape, c: Mapping[str, int], group: int, wide: bool = False) -> int:
-    """The ring, and behind it rows of x as products take them."""
-    return c["RING"] * _bytes_of_a_piece(c, group) + _staged_bytes(s, c["X_ROWS"], wide)
+    """Scales of a walk, and behind them rows of x as products take them.
+
+    wide: whether a row of x waits there as bf16, too.
+    """
+    x = c["X_ROWS"] * (2 * s.K + s.K // 32) + (2 * s.K if wide else 0)
+    return _bytes_of_scales(s, c, group) + int(x)
 
 
-def _constants(slots: Callable[[Shape], int], group: int) -> Constants:
-    return lambda s: chosen(2, slots(s), 1, s, group)
+def _constants(slots: Callable[[Shape], int]) -> Constants:
+    return lambda s: chosen(2, slots(s), 1, s)
 
 
 def _geometry(
@@ -131,7 +126,7 @@ def bytes_of_weights(s: Shape, group: int) -> int:
 
 
 def _one(name: str, kind: str, scale: Format, group: int) -> Kernel:
-    constants = _constants(lambda s: 1, group)
+    constants = _constants(lambda s: 1)
     return kernel(
         name=name,
         family="linear_fp4",
@@ -170,7 +165,7 @@ _SHARED_ROWS = Require("T*group == S", because="slot s has activation row s / gr
 
 
 def _selected(name: str, kind: str, scale: Format, group: int) -> Kernel:
-    constants = _constants(_slots_of_block, group)
+    constants = _constants(_slots_of_block)
     return kernel(
         name=name,
         family="linear_fp4",
@@ -201,7 +196,7 @@ def _selected(name: str, kind: str, scale: Format, group: int) -> Kernel:
 
 def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
     def constants(s: Shape) -> Mapping[str, int]:
-        return chosen(4, _slots_of_block(s), 1, s, group)
+        return chosen(4, _slots_of_block(s), 1, s)
 
     return kernel(
         name=name,
@@ -244,7 +239,7 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
 
 
 def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
-    constants = _constants_of_tokens(group)
+    constants = _constants_of_tokens
     return kernel(
         name=name,
         family="linear_fp4",
@@ -287,12 +282,9 @@ def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
     )
 
 
-def _constants_of_tokens(group: int) -> Constants:
-    def constants(s: Shape) -> Mapping[str, int]:
-        wide = s.A > 1 and s.T * -(-s.N // 32) >= CARD_BLOCKS
-        return chosen(4 if wide else 2, s.A, s.A, s, group)
-
-    return constants
+def _constants_of_tokens(s: Shape) -> Mapping[str, int]:
+    wide = s.A > 1 and s.T * -(-s.N // 32) >= CARD_BLOCKS
+    return chosen(4 if wide else 2, s.A, s.A, s)
 
 
 linear_fp4_mx = _one("linear_fp4_mx", "MXFP4", UE8M0, 32)
