@@ -2,10 +2,10 @@
 //
 //   score[t,n] = sum over h of max(0, q[t,h,:] . keys[n,:]) * weights[t,h] * wscale   for n < visible[t]
 //
-//   q f32 [T, H, K]    keys f32 [N, K]    weights f32 [T, H]    visible i32 [T]    score f32 [T, N]
+//   q [T, H, K]    keys [N, K]    weights f32 [T, H]    visible i32 [T]    score f32 [T, N]
 //
-//   indexer_score        everything in f64, one rounding at the store
-//   indexer_score_f32    everything in f32
+//   indexer_score        q and keys f32; everything in f64, one rounding at the store
+//   indexer_score_f32    q and keys bf16; everything in f32
 //
 // Blocks from visible[t] on score minus infinity; a count below 0 shows none, one above N all. The
 // clamp comes before the weight, and weights are signed. A NaN product stays NaN.
@@ -18,6 +18,7 @@
 // shared memory, 64 columns at a time, so a query is read once for that many keys. A lane holds the
 // sums of 2 heads for all keys of its warp. Shared rows are 4 floats longer than they need be, so
 // that the 32 heads of a warp's load fall on different banks.
+#include "common/convert.cuh"
 #include "common/copy.cuh"
 #include "common/scan.cuh"
 
@@ -58,10 +59,19 @@ __device__ __forceinline__ void load_tile(const float* from, i32 there, i32 rows
     }
 }
 
-template <class Real>
-__device__ __forceinline__ void score_keys(const float* q, const float* keys, const float* weights,
-                                           const i32* visible, float* score, i32 H, i32 K, i32 N,
-                                           float wscale) {
+__device__ __forceinline__ void load_tile(const bf16* from, i32 there, i32 rows, i32 k, i32 K,
+                                          float* tile) {
+    for (int i = threadIdx.x; i < rows * COLUMNS; i += THREADS) {
+        const i32 row = i / COLUMNS, column = i % COLUMNS;
+        const bool inside = row < there && k + column < K;
+        tile[row * PITCH + column] = inside ? bf16_to_f32(from[(i64)row * K + k + column]) : 0.0f;
+    }
+}
+
+template <class Real, class Element>
+__device__ __forceinline__ void score_keys(const Element* q, const Element* keys,
+                                           const float* weights, const i32* visible, float* score,
+                                           i32 H, i32 K, i32 N, float wscale) {
     __shared__ __align__(16) float q_tile[HEADS * PITCH];
     __shared__ __align__(16) float key_tile[KEYS * PITCH];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -132,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    indexer_score_f32(const float* q, const float* keys, const float* weights, const i32* visible,
+    indexer_score_f32(const bf16* q, const bf16* keys, const float* weights, const i32* visible,
                       float* score, i32 H, i32 K, i32 N, float wscale) {
     score_keys<float>(q, keys, weights, visible, score, H, K, N, wscale);
 }

@@ -1,6 +1,6 @@
 // indexer_select: the indexer's scores and the ordered selection of the largest in one launch
 //
-//   q f32 [T, H, K]    keys f32 [N, K]    weights f32 [T, H]    visible i32 [T]
+//   q bf16 [T, H, K]    keys bf16 [N, K]    weights f32 [T, H]    visible i32 [T]
 //   score f32 [T, N]    ids i32 [T, S], rows ids_stride apart    nans i32 [T]
 //   bins i32 [T, 2048] and ticket i32 [T], zero before a launch and zero again after it
 //   H at most 64; K is WIDTH, a multiple of 16 up to 128
@@ -21,6 +21,7 @@
 // the scores finds what can be chosen: of few the ranks are counted; up to ENTRIES are sorted at once;
 // more are narrowed down in shared memory, digit by digit; and if even equal keys are too many, the
 // passes of topk follow. (score, index) is a total order, so none of this shows; nor does who is last, and nobody waits.
+#include "common/convert.cuh"
 #include "common/copy.cuh"
 #include "common/exact_sums.cuh"
 #include "common/mma.cuh"
@@ -66,14 +67,20 @@ struct Shared {
     bool last;
 };
 
+// Four bf16 as the bits of floats.
+__device__ __forceinline__ uint4 load_widened(const bf16* from) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(from);
+    return make_uint4(raw.x << 16, raw.x & 0xffff0000u, raw.y << 16, raw.y & 0xffff0000u);
+}
+
 // What a lane has of its warp's heads, zeros past the last.
 using Query = uint4[WARP_HEADS];
-__device__ __forceinline__ void load_query(const float* q, i32 H, Query& v) {
+__device__ __forceinline__ void load_query(const bf16* q, i32 H, Query& v) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int i = 0; i < WARP_HEADS; ++i) {
         const int head = warp * WARP_HEADS + i;
-        v[i] = head < H && 4 * lane < WIDTH ? load16(q + head * WIDTH + 4 * lane)
+        v[i] = head < H && 4 * lane < WIDTH ? load_widened(q + head * WIDTH + 4 * lane)
                                             : make_uint4(0, 0, 0, 0);
     }
 }
@@ -157,8 +164,8 @@ __device__ __forceinline__ float2 scores_of_tile(const u32 (&key)[STEPS][2], con
 }
 
 // One key's score by the chain, on every lane.
-__device__ __forceinline__ float chained_score(const float* q, const float* key,
-                                               const float* weights, i32 H) {
+__device__ __forceinline__ float chained_score(const bf16* q, const bf16* key, const float* weights,
+                                               i32 H) {
     const int lane = threadIdx.x % 32;
     float total = 0.0f;
 #pragma unroll 1
@@ -166,11 +173,9 @@ __device__ __forceinline__ float chained_score(const float* q, const float* key,
         float sum = 0.0f;
 #pragma unroll 1
         for (int k = 0; k < WIDTH; k += 4) {
-            const float4 a = *(const float4*)(q + head * WIDTH + k), b = *(const float4*)(key + k);
-            sum = fmaf(a.x, b.x, sum);
-            sum = fmaf(a.y, b.y, sum);
-            sum = fmaf(a.z, b.z, sum);
-            sum = fmaf(a.w, b.w, sum);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                sum = fmaf(bf16_to_f32(q[head * WIDTH + k + i]), bf16_to_f32(key[k + i]), sum);
         }
         total = weighted(sum, weights[head], total);
     }
@@ -195,20 +200,20 @@ struct Place {
 // What a lane has of its warp's keys, from `first` on: elements 16 k + 4 pair .. + 3 of key `group` of
 // each eight. A key that is not shown is not read: it may hold anything.
 using Keys = uint4[KEY_TILES][STEPS];
-__device__ __forceinline__ void load_keys(const float* keys, i32 first, i32 shown, Keys& v) {
+__device__ __forceinline__ void load_keys(const bf16* keys, i32 first, i32 shown, Keys& v) {
     const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
 #pragma unroll
     for (int t = 0; t < KEY_TILES; ++t) {
         const i32 n = first + 8 * t + group;
 #pragma unroll
         for (int k = 0; k < STEPS; ++k)
-            v[t][k] = n < shown ? load16(keys + (i64)n * WIDTH + 16 * k + 4 * pair)
+            v[t][k] = n < shown ? load_widened(keys + (i64)n * WIDTH + 16 * k + 4 * pair)
                                 : make_uint4(0, 0, 0, 0);
     }
 }
 
 // The scores of this warp's keys, from `first` on.
-__device__ __forceinline__ void score_keys(const float* q, const float* keys, const Keys& v,
+__device__ __forceinline__ void score_keys(const bf16* q, const bf16* keys, const Keys& v,
                                            const bf16* tile, const Shared& shared,
                                            const Reach& reach, const Place& place, i32 first,
                                            i32 H) {
@@ -370,7 +375,7 @@ __device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    indexer_select(const float* q, const float* keys, const float* weights, const i32* visible,
+    indexer_select(const bf16* q, const bf16* keys, const float* weights, const i32* visible,
                    float* score, i32* ids, i32* nans, i32* bins, i32* ticket, i32 H, i32 N, i32 S,
                    i64 ids_stride, float wscale, i32 offset) {
     __shared__ Shared shared;

@@ -10,6 +10,7 @@ import pytest
 from dsv4.errors import LaunchError
 from dsv4.runtime.hostdevice import HostDevice
 from lab.testing import contract_tests, run_kernel, speed_tests
+from oracle.formats import encode
 from oracle.indexer_select import indexer_select
 
 Run = Callable[..., SimpleNamespace]
@@ -39,6 +40,7 @@ def inputs(T: int, H: int, K: int, N: int, seed: int = 0) -> dict[str, np.ndarra
 def chosen(run: Run, places: int, **content: Any) -> SimpleNamespace:
     """One launch."""
     (T, H, K), N = content["q"].shape, len(content["keys"])
+    content |= {name: encode(content[name], "bf16") for name in ("q", "keys")}
     axes = {"T": T, "H": H, "K": K, "N": N, "S": places}
     return run("indexer_select", **axes, **content, bins=0, ticket=0, wscale=0.125, offset=0)
 
@@ -46,6 +48,7 @@ def chosen(run: Run, places: int, **content: Any) -> SimpleNamespace:
 def scored(run: Run, **content: Any) -> np.ndarray:
     """The scores of the chain."""
     (T, H, K), N = content["q"].shape, len(content["keys"])
+    content |= {name: encode(content[name], "bf16") for name in ("q", "keys")}
     axes = {"T": T, "H": H, "K": K, "N": N}
     return run("indexer_score_f32", **axes, **content, wscale=0.125).score
 

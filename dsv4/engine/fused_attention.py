@@ -35,7 +35,7 @@ def joint_queries(run: Rows, w: LayerWeights, compact: Any, when: Schedule) -> t
     c, index = run.config, w.indexer
     assert index is not None, "only a layer with an indexer has both"
     heads = run.buffer("q", c.n_heads, c.head_dim)
-    query = run.buffer("index q", c.index_n_heads, c.index_head_dim)
+    query = run.buffer("index q", c.index_n_heads, c.index_head_dim, fmt=BF16)
     run.tape.launch(
         queries_fp8, w.wq_b.ref.codes, w.wq_b.ref.scales, index.wq_b.ref.codes,
         index.wq_b.ref.scales, compact, run.stage.rope(w.ratio), when.positions,

@@ -1,7 +1,10 @@
 """Scores of compressed blocks for the indexer's selection."""
 
+from collections.abc import Callable
+
 from dsv4.axes import Shape
 from dsv4.spec import (
+    BF16,
     F32,
     F64,
     I32,
@@ -33,22 +36,22 @@ def _geometry(s: Shape) -> Geometry:
     return Geometry((-(-s.N // (_WARPS * _keys_per_warp(s))), s.T), 32 * _WARPS)
 
 
-def _work(s: Shape) -> Work:
-    return Work(
-        read=4 * (s.T * s.H * (s.K + 1) + s.N * s.K + s.T),
+def _work(element: Format) -> Callable[[Shape], Work]:
+    return lambda s: Work(
+        read=element.size_bytes * s.K * (s.T * s.H + s.N) + 4 * s.T * (s.H + 1),
         write=4 * s.T * s.N,
         flops=2 * s.T * s.N * s.H * (s.K + 1),
     )
 
 
-def _score(name: str, accumulator: Format) -> Kernel:
+def _score(name: str, element: Format, accumulator: Format) -> Kernel:
     return kernel(
         name=name,
         family="indexer",
         summary=f"weighted positive products of queries and block keys, in {accumulator.name}",
         args=[
-            In("q", F32, "T H K", align=16),
-            In("keys", F32, "N K", align=16),
+            In("q", element, "T H K", align=16),
+            In("keys", element, "N K", align=16),
             In("weights", F32, "T H"),
             In("visible", I32, "T"),
             Out("score", F32, "T N"),
@@ -69,11 +72,11 @@ def _score(name: str, accumulator: Format) -> Kernel:
                 because="a chain over k, weight times wscale, a lane's heads, the fold of 32 lanes",
             )
         ),
-        work=_work,
+        work=_work(element),
         requires=(Require("K % 4 == 0", because="rows are loaded 16 bytes at a time"),),
         batch_invariant="T",
     )
 
 
-indexer_score = _score("indexer_score", F64)
-indexer_score_f32 = _score("indexer_score_f32", F32)
+indexer_score = _score("indexer_score", F32, F64)
+indexer_score_f32 = _score("indexer_score_f32", BF16, F32)

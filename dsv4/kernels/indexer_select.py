@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dsv4.axes import Shape
 from dsv4.kernels.indexer import DEPTH
 from dsv4.spec import (
+    BF16,
     F32,
     I32,
     Dim,
@@ -41,8 +42,8 @@ indexer_select = kernel(
     reads_early=(),
     summary="scores of block keys, and the ids of the largest in order, in one launch",
     args=[
-        In("q", F32, "T H K", align=16),
-        In("keys", F32, "N K", align=16),
+        In("q", BF16, "T H K", align=16),
+        In("keys", BF16, "N K", align=16),
         In("weights", F32, "T H"),
         In("visible", I32, "T"),
         Out("score", F32, "T N"),
@@ -72,7 +73,7 @@ indexer_select = kernel(
         ticket=Exact(because="the last block of a row puts it back to 0"),
     ),
     work=lambda s: Work(
-        read=4 * (s.T * s.H * (s.K + 1) + s.N * s.K + s.T),
+        read=2 * s.K * (s.T * s.H + s.N) + 4 * s.T * (s.H + 1),
         write=4 * s.T * (s.S + 1),
         flops=2 * s.T * s.N * s.H * (s.K + 1),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from lab.cases.fills import sprinkled, uniform
 from lab.twins import Inputs, Trial, Twin
 from lab.twins.bench import Bench, Outputs
-from lab.twins.contents import Rng, f32
+from lab.twins.contents import Rng, f32, upper_halves
 from lab.twins.rows import rows_alone
 
 Make = Callable[[Rng], dict[str, Any]]
@@ -97,7 +98,17 @@ def _queries(T: int, H: int, K: int, N: int, *, opposed: bool = False) -> Make:
     return make
 
 
-_SCORES = (
+def _cut(make: Make) -> Make:
+    """The same queries and keys in bf16."""
+
+    def made(rng: Rng) -> dict[str, Any]:
+        found = make(rng)
+        return {**found, **{name: upper_halves(found[name]) for name in ("q", "keys")}}
+
+    return made
+
+
+_PLAIN_SCORES = (
     Trial("odd sizes", _queries(3, 5, 12, 17)),
     Trial("many keys", _queries(8, 3, 8, 515)),
     Trial("negative products", _queries(4, 9, 64, 67, opposed=True)),
@@ -105,6 +116,10 @@ _SCORES = (
     Trial("verify", _queries(6, 64, 128, 70)),
     Trial("long", _queries(6, 64, 128, 2049), "full"),
 )
+_SCORES = {
+    "indexer_score": _PLAIN_SCORES,
+    "indexer_score_f32": tuple(replace(t, make=_cut(t.make)) for t in _PLAIN_SCORES),
+}
 
 
 def _all_keys(kernel: str) -> Callable[[Bench, Inputs], Outputs]:
@@ -134,7 +149,7 @@ def _grouped(kernel: str) -> Twin:
         left=f"{kernel}, all keys",
         right=f"{kernel}, a few keys a launch",
         kernels=(kernel,),
-        trials=tuple(t for t in _SCORES if t.level == "quick"),
+        trials=tuple(t for t in _SCORES[kernel] if t.level == "quick"),
         run_left=_all_keys(kernel),
         run_right=_keys_in_groups(kernel),
     )
@@ -154,7 +169,7 @@ def _quantised(T: int, H: int, K: int, N: int, S: int, *, off: float = 0.0, **na
             grid = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], rows.shape) * np.sign(rows)
             quantised = (grid * powers.repeat(32, -1)[..., :K]).astype(np.float32)
             free = rng.random(rows.shape[:-1]) < (off if name == "keys" else 0.0)
-            queries[name] = np.where(free[..., None], rows, quantised)
+            queries[name] = upper_halves(np.where(free[..., None], rows, quantised))
         return dict(queries, S=S, offset=77)
 
     return make
@@ -206,6 +221,6 @@ TWINS = (
         run_right=_sorted,
     ),
     rows_alone("topk", axis="T", trials=_SELECTIONS),
-    *(rows_alone(k, axis="T", trials=_SCORES) for k in ("indexer_score", "indexer_score_f32")),
-    *(_grouped(kernel) for kernel in ("indexer_score", "indexer_score_f32")),
+    *(rows_alone(kernel, axis="T", trials=trials) for kernel, trials in _SCORES.items()),
+    *(_grouped(kernel) for kernel in _SCORES),
 )
