@@ -1,0 +1,140 @@
+// The indexer's scores of cached keys on tensor cores, for indexer_score_f32 and indexer_select: the
+// same bytes from both.
+//
+//   score[n] = sum over h of max(0, q[h, :] . keys[n, :]) * (weights[h] * wscale)
+//
+// Order of the sum. A row's elements are cut into chunks of 32, of which lane quarter p (lane % 4) has
+// elements 8 p .. 8 p + 7, in one load. The first of a chunk's two products takes the first four of
+// every quarter, the second one the others, and all products of a row are chained in the tensor core
+// from 0, zeros past the end. Sixteen heads are the tall operand, keys the columns: lane group g (lane / 4)
+// has the products of heads g and g + 8 of every sixteen. It adds what they weigh by fma, heads ascending,
+// from 0, and the groups fold by the xor butterfly, neighbours first. Nothing but H and K tells the
+// order: not N, not T, not which warp has a key.
+//
+// A warp takes WARP_KEYS keys at a time and holds them in registers as they were loaded; the heads lie in
+// shared memory as products take them, a lane's 16 bytes next to its neighbour's.
+//
+// Build constants: WIDTH (K, a multiple of 8 up to 128), HEADS (H, up to 128).
+#pragma once
+
+#include "common/copy.cuh"
+#include "common/mma.cuh"
+#include "common/reduce.cuh"
+
+#ifndef WIDTH
+#define WIDTH 128
+#endif
+#ifndef HEADS
+#define HEADS 64
+#endif
+static_assert(WIDTH % 8 == 0 && WIDTH <= 128, "a lane loads 8 elements and holds 32 keys");
+static_assert(HEADS <= 128, "all heads lie in shared memory");
+
+constexpr int CHUNKS = (WIDTH + 31) / 32;
+constexpr int HEAD_TILES = (HEADS + 15) / 16;  // sixteens of heads
+constexpr int KEY_TILES = 4;                   // eights of keys of a warp
+constexpr int WARP_KEYS = 8 * KEY_TILES;
+
+// A row's heads and what they weigh, zeros past the last.
+struct Heads {
+    uint4 operand[HEAD_TILES][CHUNKS][2][32];  // of a chunk's two products
+    float weight[16 * HEAD_TILES];
+};
+
+// A row's heads, by all threads of the block; a barrier must follow.
+template <int THREADS>
+__device__ __forceinline__ void load_heads(const bf16* q, const float* weights, float wscale,
+                                           Heads& heads) {
+#pragma unroll
+    for (int first = 0; first < HEAD_TILES * CHUNKS * 32; first += THREADS) {
+        const int i = first + threadIdx.x, lane = i % 32, chunk = i / 32 % CHUNKS;
+        const int tile = i / (32 * CHUNKS);
+        const int upper = 16 * tile + lane / 4, k = 32 * chunk + lane % 4 * 8;
+        if (tile >= HEAD_TILES) break;
+        uint4 rows[2];
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+            rows[m] = upper + 8 * m < HEADS && k < WIDTH ? load16(q + (upper + 8 * m) * WIDTH + k)
+                                                         : make_uint4(0, 0, 0, 0);
+        heads.operand[tile][chunk][0][lane] = make_uint4(rows[0].x, rows[1].x, rows[0].y,
+                                                         rows[1].y);
+        heads.operand[tile][chunk][1][lane] = make_uint4(rows[0].z, rows[1].z, rows[0].w,
+                                                         rows[1].w);
+    }
+    for (int h = threadIdx.x; h < 16 * HEAD_TILES; h += THREADS)
+        heads.weight[h] = h < HEADS ? weights[h] * wscale : 0.0f;
+}
+
+// What a lane has of a warp's keys from `first` on, which is shown: key lane / 4 of each eight. A key that
+// is not shown is not read, as it may hold anything: the last one that is stands for it.
+using Keys = uint4[KEY_TILES][CHUNKS];
+__device__ __forceinline__ void load_keys(const bf16* keys, i32 first, i32 shown, Keys& key) {
+    const int lane = threadIdx.x % 32, part = lane % 4 * 8;
+#pragma unroll
+    for (int t = 0; t < KEY_TILES; ++t) {
+        const bf16* const from = keys + (i64)min(first + 8 * t + lane / 4, shown - 1) * WIDTH +
+                                 part;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c)
+            key[t][c] = 32 * c + part < WIDTH ? load16(from + 32 * c) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+// A product's part of a score, added to c; a NaN stays one.
+__device__ __forceinline__ float weighted(float product, float weight, float c) {
+    return fmaf(product <= 0.0f ? 0.0f : product, weight, c);
+}
+
+// What this lane gives up at a step of the butterfly, and what it keeps with its neighbour's.
+__device__ __forceinline__ float folded(bool second, float first_value, float second_value,
+                                        int offset) {
+    const float mine = second ? second_value : first_value;
+    const float theirs = second ? first_value : second_value;
+    return mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
+}
+
+// The key of the warp's whose score `scores_of` gives to this lane.
+__device__ __forceinline__ i32 key_of_lane(i32 first) {
+    const int lane = threadIdx.x % 32;
+    return first + (lane & 16) + (lane & 8) + lane % 4 * 2 + (lane / 4 & 1);
+}
+
+__device__ __forceinline__ float scores_of(const Keys& key, const Heads& heads) {
+    const int lane = threadIdx.x % 32, group = lane / 4;
+    float total[KEY_TILES][2] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < HEAD_TILES; ++tile) {
+        float sum[KEY_TILES][4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c)
+#pragma unroll
+            for (int second = 0; second < 2; ++second) {
+                const uint4 operand = heads.operand[tile][c][second][lane];
+                const u32 a[4] = {operand.x, operand.y, operand.z, operand.w};
+#pragma unroll
+                for (int t = 0; t < KEY_TILES; ++t) {
+                    const uint4& k = key[t][c];
+                    const u32 b[2] = {second ? k.z : k.x, second ? k.w : k.y};
+                    mma_bf16_16816(sum[t], a, b);
+                }
+            }
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+            const int h = 16 * tile + 8 * m + group;
+            const float weight = heads.weight[h];
+            if (HEADS % 16 != 0 && h >= HEADS) continue;
+#pragma unroll
+            for (int t = 0; t < KEY_TILES; ++t)
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    total[t][i] = weighted(sum[t][2 * m + i], weight, total[t][i]);
+        }
+    }
+    static_assert(KEY_TILES == 4, "every lane ends with one key");
+    float by_tile[KEY_TILES];
+#pragma unroll
+    for (int t = 0; t < KEY_TILES; ++t) by_tile[t] = folded(lane & 4, total[t][0], total[t][1], 4);
+    const float low = folded(lane & 8, by_tile[0], by_tile[1], 8);
+    const float high = folded(lane & 8, by_tile[2], by_tile[3], 8);
+    return folded(lane & 16, low, high, 16);
+}

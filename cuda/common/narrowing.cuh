@@ -1,0 +1,182 @@
+// The largest of many scores by one block that knows how often each first digit occurs.
+//
+// One pass over the scores, or over a list of those that others thought worth it, finds what can be
+// chosen. What is left is at most ENTRIES or narrowed down in shared memory, digit by digit; and if even
+// equal keys are too many, the passes of common/selection.cuh follow. (score, index) is a total order,
+// so none of this shows.
+//
+// Before the include: as for common/selection.cuh.
+#pragma once
+
+#include "common/selection.cuh"
+
+constexpr int WAITING = 2048;  // entries that can be narrowed down
+constexpr int SCANNED = 16;    // numbers that a thread loads before it looks at the first
+constexpr int FIRST_BIT = 32 - DIGIT_BITS;
+constexpr int RANKED = 256;  // entries, at most, whose ranks are counted and not sorted
+static_assert(RANKED <= THREADS, "a thread counts for one entry");
+
+struct Narrowing {
+    Board board;
+    i32 found, waiting;
+};
+
+__device__ __forceinline__ u32 first_digit(float score) { return key_of(score) >> FIRST_BIT; }
+
+// Which scores have keys from one on whose bits below the first digit are 0: a single comparison.
+struct Bar {
+    float least;
+    bool all;
+
+    static __device__ __forceinline__ Bar at(u32 key) {
+        constexpr u32 NEGATIVE_INFINITY = 0x007fffffu;  // its key; below it there is only NaN's
+        const u32 bits = key & 0x80000000u ? key ^ 0x80000000u : ~key;
+        return {key <= NEGATIVE_INFINITY ? -INF_F32 : __uint_as_float(bits), key == 0};
+    }
+    __device__ __forceinline__ bool clears(float score) const { return all || score >= least; }
+};
+
+// Scores of a row. What other blocks wrote is read past L1, which may hold older bytes.
+struct Fresh {
+    const float* score;
+
+    __device__ __forceinline__ float operator[](i32 n) const { return __ldcg(score + n); }
+    __device__ __forceinline__ bool clears(float at, const Bar& bar) const {
+        return bar.clears(at);
+    }
+    __device__ __forceinline__ u64 entry(float at, i32 n) const { return pack(key_of(at), n); }
+};
+
+// Entries that lie in global memory.
+struct Listed {
+    const u64* list;
+
+    __device__ __forceinline__ u64 operator[](i32 n) const { return __ldcg(list + n); }
+    __device__ __forceinline__ bool clears(u64, const Bar&) const { return true; }
+    __device__ __forceinline__ u64 entry(u64 at, i32) const { return at; }
+};
+
+// Behind what is in the list already, from the lanes that have something; counted, and left out, where
+// there is no room.
+__device__ __forceinline__ void append(u64* list, i32 room, i32& length, bool has, u64 entry) {
+    const u32 lanes = __ballot_sync(FULL_WARP, has);
+    if (lanes == 0) return;
+    const int lane = threadIdx.x % 32, leader = __ffs(lanes) - 1;
+    i32 at = 0;
+    if (lane == leader) at = atomicAdd(&length, __popc(lanes));
+    at = __shfl_sync(FULL_WARP, at, leader) + __popc(lanes & ((1u << lane) - 1u));
+    if (has && at < room) list[at] = entry;
+}
+
+// The numbers with keys from `from` on become entries, those below it but from `low` on wait.
+template <class Source>
+__device__ __forceinline__ void collect(const Source& source, i32 count, u32 from, u32 low,
+                                        u64* waiting, Narrowing& to) {
+    const Bar bar = Bar::at(low);
+    for (i32 first = 0; first < count; first += SCANNED * THREADS) {
+        decltype(source[0]) held[SCANNED];
+#pragma unroll
+        for (int i = 0; i < SCANNED; ++i) {
+            const i32 n = first + i * THREADS + threadIdx.x;
+            held[i] = {};
+            if (n < count) held[i] = source[n];
+        }
+#pragma unroll
+        for (int i = 0; i < SCANNED; ++i) {
+            const i32 n = first + i * THREADS + threadIdx.x;
+            const bool clears = n < count && source.clears(held[i], bar);
+            if (__ballot_sync(FULL_WARP, clears) == 0) continue;
+            const u64 entry = source.entry(held[i], n);
+            const u32 key = (u32)(entry >> 32);
+            append(to.board.entry, ENTRIES, to.found, clears && key >= from, entry);
+            if (low < from)
+                append(waiting, WAITING, to.waiting, clears && key < from && key >= low, entry);
+        }
+    }
+}
+
+// Counts the digit at bit `at` of the waiting keys that agree with the prefix above it.
+__device__ __forceinline__ void count_waiting(const u64* waiting, i32 count, u32 prefix, u32 at,
+                                              i32 bits, Board& board) {
+    for (i32 i = threadIdx.x; i < BINS; i += THREADS) board.bins[i] = 0;
+    __syncthreads();
+    const u32 mask = ~0u << (at + bits);
+    for (i32 first = 0; first < count; first += THREADS) {
+        const i32 i = first + threadIdx.x;
+        const u32 key = i < count ? (u32)(waiting[i] >> 32) : 0u;
+        count_digit(board.bins, i < count && (key & mask) == prefix, (key & ~mask) >> at);
+    }
+    __syncthreads();
+}
+
+// The entries of a row of `count` scores, of which `places` are chosen; returns how many they are, the
+// chosen ones among them. board.bins holds the counts of the first digit, entries are 0; source has
+// `length` numbers, all that can be chosen among them. waiting: room for WAITING.
+template <class Source>
+__device__ __forceinline__ i32 take_first(const Source& source, i32 length, const Fresh& score,
+                                          i32 count, i32 places, u64* waiting, Narrowing& shared) {
+    Board& board = shared.board;
+    find_digit(board, places);
+    i32 at = FIRST_BIT, equal = board.equal, same = board.bins[board.digit];
+    const i32 first_same = same;
+    u32 prefix = board.digit << at;
+    if (places - equal + same <= ENTRIES) {
+        collect(source, length, prefix, prefix, waiting, shared);
+        return places - equal + same;
+    }
+    if (same <= WAITING) {
+        collect(source, length, prefix + (1u << at), prefix, waiting, shared);
+        __syncthreads();
+#pragma unroll 1
+        while (places - equal + same > ENTRIES && at > 0) {
+            const i32 bits = min(at, DIGIT_BITS);
+            at -= bits;
+            count_waiting(waiting, first_same, prefix, at, bits, board);
+            find_digit(board, equal);
+            prefix |= board.digit << at;
+            equal = board.equal;
+            same = board.bins[board.digit];
+            __syncthreads();
+        }
+        if (places - equal + same <= ENTRIES) {
+            for (i32 first = 0; first < first_same; first += THREADS) {
+                const i32 i = first + threadIdx.x;
+                const u64 entry = i < first_same ? waiting[i] : 0;
+                append(board.entry, ENTRIES, shared.found,
+                       i < first_same && (u32)(entry >> 32) >= prefix, entry);
+            }
+            return places - equal + same;
+        }
+    }
+    for (i32 i = threadIdx.x; i < ENTRIES; i += THREADS) board.entry[i] = 0;
+    __syncthreads();
+    take_largest(score, count, places, board);
+    return places;
+}
+
+// The ids of few entries, each at the place that the number of larger ones gives it: shorter than the
+// steps of a sort. `count`: a power of two, with entries of 0 behind the last.
+__device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32 places, i32 offset,
+                                              i32* ids) {
+    __syncthreads();
+    const i32 sharers = min(THREADS / count, 32);  // neighbouring threads that count for one entry
+    const i32 own = threadIdx.x / sharers, share = threadIdx.x % sharers;
+    const u64 entry = own < count ? board.entry[own] : 0;
+    i32 larger = 0;
+#pragma unroll 4
+    for (i32 i = share; i < count; i += sharers) larger += board.entry[i] > entry;
+    for (i32 step = 1; step < sharers; step *= 2)
+        larger += __shfl_xor_sync(FULL_WARP, larger, step);
+    if (entry != 0 && share == 0 && larger < places) ids[larger] = (i32) ~(u32)entry + offset;
+}
+
+// The ids of the first `places` of `taken` entries, largest first.
+__device__ __forceinline__ void store_ids(Board& board, i32 taken, i32 places, i32 offset,
+                                          i32* ids) {
+    i32 sorted = 2;
+    while (sorted < taken) sorted *= 2;
+    if (sorted <= RANKED) return store_by_rank(board, sorted, places, offset, ids);
+    sort_descending(board, sorted);
+    for (i32 i = threadIdx.x; i < places; i += THREADS)
+        ids[i] = (i32) ~(u32)board.entry[i] + offset;
+}
