@@ -128,10 +128,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const i64 row = blockIdx.y;
     const i32 shown = min(visible[row], N), step = gridDim.x * WARPS * WARP_KEYS;
     score += row * N;
-    load_heads<THREADS>(q + row * HEADS * WIDTH, weights + row * HEADS, wscale, heads);
+    HeadsOnWay<THREADS> on_way;
+    on_way.load(q + row * HEADS * WIDTH, weights + row * HEADS);
     for (i32 n = max(shown, 0) + blockIdx.x * THREADS + threadIdx.x; n < N;
          n += gridDim.x * THREADS)
         score[n] = -INF_F32;
+    on_way.keep(wscale, heads);
     __syncthreads();
     for (i32 first = (blockIdx.x + gridDim.x * (threadIdx.x / 32)) * WARP_KEYS; first < shown;
          first += step) {

@@ -10,7 +10,7 @@
 // A block has 16 warps, and a warp takes 32 keys at a time: its next ones are on their way while it
 // finishes these. As many blocks share a row's visible keys as have one turn for every warp, up to all;
 // the others leave, and a row that one block has needs no memory but shared: its scores are entries at
-// once, and the number of larger ones is an entry's place.
+// once.
 //
 // Otherwise every block counts its scores' first digits (common/selection.cuh), adds the counts to
 // `bins`, and takes a ticket. The last one has the counts of all, so one pass over the scores finds what
@@ -43,10 +43,11 @@ struct Shared {
     bool last;
 };
 
-// The heads; then entries that wait.
+// The heads; then entries that wait; then entries by their buckets.
 union Room {
     Heads heads;
     u64 waiting[WAITING];
+    u64 placed[ENTRIES];
 };
 
 // What is zero between launches, of one row.
@@ -66,31 +67,48 @@ struct Turns {
     }
 };
 
+// Scores that this thread wrote, some turns together.
+struct Own {
+    static constexpr int TURNS = 4;
+    float held[TURNS];
+
+    static __device__ __forceinline__ i32 at(const Turns& turns, i32 first, int i) {
+        return key_of_lane(first + i * turns.step);
+    }
+    __device__ __forceinline__ void load(const float* score, const Turns& turns, i32 first) {
+#pragma unroll
+        for (int i = 0; i < TURNS; ++i) {
+            const i32 n = at(turns, first, i);
+            held[i] = n < turns.count ? score[n] : 0.0f;
+        }
+    }
+    // Those that clear the bar, into the list.
+    __device__ __forceinline__ void append_to(u64* list, i32& length, const Turns& turns, i32 first,
+                                              const Bar& bar) const {
+#pragma unroll
+        for (int i = 0; i < TURNS; ++i) {
+            const i32 n = at(turns, first, i);
+            append(list, WAITING, length, n < turns.count && bar.clears(held[i]),
+                   pack(key_of(held[i]), n));
+        }
+    }
+};
+
 // Entries of this block's scores that may be chosen, as far as all scores counted until now tell.
 __device__ __forceinline__ void list_own(const float* score, const Turns& turns, i32 places,
                                          const Between& between, u64* room, Shared& shared) {
-    constexpr int BATCH = 4;
     Board& board = shared.narrowing.board;
+    Own own;
+    own.load(score, turns, turns.first);
     __syncthreads();
     for (int i = threadIdx.x; i < BINS; i += THREADS) board.bins[i] = see_count(between.bins + i);
-    if (threadIdx.x == 0)
-        board.digit = 0;  // stays, if even this block's counts are still on their way
+    if (threadIdx.x == 0) board.digit = 0;  // stays, where fewer than the places are counted yet
     __syncthreads();
     find_digit(board, places);
     const Bar bar = Bar::at(board.digit << FIRST_BIT);
-    for (i32 first = turns.first; first < turns.count; first += BATCH * turns.step) {
-        float held[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            const i32 n = key_of_lane(first + i * turns.step);
-            held[i] = n < turns.count ? score[n] : 0.0f;  // this thread's own
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-            const i32 n = key_of_lane(first + i * turns.step);
-            append(room, WAITING, shared.narrowing.found, n < turns.count && bar.clears(held[i]),
-                   pack(key_of(held[i]), n));
-        }
+    for (i32 first = turns.first; first < turns.count; first += Own::TURNS * turns.step) {
+        if (first > turns.first) own.load(score, turns, first);
+        own.append_to(room, shared.narrowing.found, turns, first, bar);
     }
     __syncthreads();
     const i32 found = shared.narrowing.found;
@@ -138,6 +156,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const i64 row = blockIdx.y;
     let_next_start();
     wait_for_previous();
+    HeadsOnWay<THREADS>
+        on_way;  // together with the number of visible keys, for which keys must wait
+    on_way.load(q + row * HEADS * WIDTH, weights + row * HEADS);
     const i32 count = max(0, min(visible[row], N)), places = min(S, count);
     const i32 blocks = min((i32)gridDim.x, max(1, (count + TURN - 1) / TURN));
     const i32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -155,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int i = threadIdx.x; i < TURN; i += THREADS) board.entry[i] = 0;
     if (threadIdx.x == 0) shared.nans = shared.narrowing.found = 0;
     if (!takes_part) return;
-    load_heads<THREADS>(q + row * HEADS * WIDTH, weights + row * HEADS, wscale, room.heads);
+    on_way.keep(wscale, room.heads);
     __syncthreads();
 
     turns.each([&](i32 first) {
@@ -186,5 +207,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     if (threadIdx.x == 0) nans[row] = shared.nans;
     for (i32 i = places + threadIdx.x; i < S; i += THREADS) ids[i] = -1;
-    store_ids(board, taken, places, offset, ids);
+    store_ids(shared.narrowing, taken, places, offset, ids, room.placed);
 }

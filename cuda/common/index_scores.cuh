@@ -41,29 +41,42 @@ struct Heads {
     float weight[16 * HEAD_TILES];
 };
 
-// A row's heads, by all threads of the block; a barrier must follow.
+// What a thread has of a row's heads on their way: of rows g and g + 8 of a sixteen, and of the weights.
 template <int THREADS>
-__device__ __forceinline__ void load_heads(const bf16* q, const float* weights, float wscale,
-                                           Heads& heads) {
+struct HeadsOnWay {
+    static constexpr int ALL = HEAD_TILES * CHUNKS * 32, PER = (ALL + THREADS - 1) / THREADS;
+    static_assert(HEADS <= THREADS, "a thread has one weight");
+    uint4 row[PER][2];
+    float weight;
+
+    __device__ __forceinline__ void load(const bf16* q, const float* weights) {
 #pragma unroll
-    for (int first = 0; first < HEAD_TILES * CHUNKS * 32; first += THREADS) {
-        const int i = first + threadIdx.x, lane = i % 32, chunk = i / 32 % CHUNKS;
-        const int tile = i / (32 * CHUNKS);
-        const int upper = 16 * tile + lane / 4, k = 32 * chunk + lane % 4 * 8;
-        if (tile >= HEAD_TILES) break;
-        uint4 rows[2];
+        for (int i = 0; i < PER; ++i)
 #pragma unroll
-        for (int m = 0; m < 2; ++m)
-            rows[m] = upper + 8 * m < HEADS && k < WIDTH ? load16(q + (upper + 8 * m) * WIDTH + k)
-                                                         : make_uint4(0, 0, 0, 0);
-        heads.operand[tile][chunk][0][lane] = make_uint4(rows[0].x, rows[1].x, rows[0].y,
-                                                         rows[1].y);
-        heads.operand[tile][chunk][1][lane] = make_uint4(rows[0].z, rows[1].z, rows[0].w,
-                                                         rows[1].w);
+            for (int m = 0; m < 2; ++m) {
+                const int at = i * THREADS + threadIdx.x, lane = at % 32;
+                const int head = at / (32 * CHUNKS) * 16 + 8 * m + lane / 4;
+                const int k = at / 32 % CHUNKS * 32 + lane % 4 * 8;
+                row[i][m] = head < HEADS && k < WIDTH ? load16(q + head * WIDTH + k)
+                                                      : make_uint4(0, 0, 0, 0);
+            }
+        weight = threadIdx.x < HEADS ? weights[threadIdx.x] : 0.0f;
     }
-    for (int h = threadIdx.x; h < 16 * HEAD_TILES; h += THREADS)
-        heads.weight[h] = h < HEADS ? weights[h] * wscale : 0.0f;
-}
+    // By all threads of the block; a barrier must follow.
+    __device__ __forceinline__ void keep(float wscale, Heads& heads) const {
+#pragma unroll
+        for (int i = 0; i < PER; ++i) {
+            const int at = i * THREADS + threadIdx.x, lane = at % 32;
+            if (ALL % THREADS != 0 && at >= ALL) break;
+            uint4(&to)[2][32] = (&heads.operand[0][0])[at / 32];
+            const uint4 &upper = row[i][0], &lower = row[i][1];
+            to[0][lane] = make_uint4(upper.x, lower.x, upper.y, lower.y);
+            to[1][lane] = make_uint4(upper.z, lower.z, upper.w, lower.w);
+        }
+        for (int h = threadIdx.x; h < 16 * HEAD_TILES; h += THREADS)
+            heads.weight[h] = h < HEADS ? weight * wscale : 0.0f;
+    }
+};
 
 // What a lane has of a warp's keys from `first` on, which is shown: key lane / 4 of each eight. A key that
 // is not shown is not read, as it may hold anything: the last one that is stands for it.

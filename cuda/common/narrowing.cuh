@@ -11,14 +11,15 @@
 #include "common/selection.cuh"
 
 constexpr int WAITING = 2048;  // entries that can be narrowed down
-constexpr int SCANNED = 16;    // numbers that a thread loads before it looks at the first
+constexpr int SCANNED = 32;    // numbers that a thread loads before it looks at the first
 constexpr int FIRST_BIT = 32 - DIGIT_BITS;
-constexpr int RANKED = 256;  // entries, at most, whose ranks are counted and not sorted
+constexpr int RANKED = 128;  // entries, at most, whose ranks are counted among all
 static_assert(RANKED <= THREADS, "a thread counts for one entry");
 
 struct Narrowing {
     Board board;
     i32 found, waiting;
+    u32 most[THREADS / 32], complement[THREADS / 32];
 };
 
 __device__ __forceinline__ u32 first_digit(float score) { return key_of(score) >> FIRST_BIT; }
@@ -154,11 +155,10 @@ __device__ __forceinline__ i32 take_first(const Source& source, i32 length, cons
     return places;
 }
 
-// The ids of few entries, each at the place that the number of larger ones gives it: shorter than the
-// steps of a sort. `count`: a power of two, with entries of 0 behind the last.
+// The ids of few entries, each at the place that the number of larger ones gives it. `count`: a power of
+// two, with entries of 0 behind the last.
 __device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32 places, i32 offset,
                                               i32* ids) {
-    __syncthreads();
     const i32 sharers = min(THREADS / count, 32);  // neighbouring threads that count for one entry
     const i32 own = threadIdx.x / sharers, share = threadIdx.x % sharers;
     const u64 entry = own < count ? board.entry[own] : 0;
@@ -170,12 +170,93 @@ __device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32
     if (entry != 0 && share == 0 && larger < places) ids[larger] = (i32) ~(u32)entry + offset;
 }
 
-// The ids of the first `places` of `taken` entries, largest first.
-__device__ __forceinline__ void store_ids(Board& board, i32 taken, i32 places, i32 offset,
-                                          i32* ids) {
+// The ids of any entries by buckets, into which the range of their keys is cut evenly, largest first: an
+// entry's place is where its bucket begins, and the number of larger ones in there. False, and nothing
+// stored, where a bucket has more than CROWD. placed: room for all.
+__device__ __forceinline__ bool store_by_bucket(Narrowing& shared, i32 taken, i32 places,
+                                                i32 offset, i32* ids, u64* placed) {
+    constexpr int PER = (ENTRIES + THREADS - 1) / THREADS, OWN_BINS = BINS / THREADS;
+    constexpr i32 CROWD = 32;
+    Board& board = shared.board;
+    const i32 warp = threadIdx.x / 32;
+    u64 entry[PER];
+    u32 most = 0, complement = 0;  // of the least
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const i32 at = i * THREADS + threadIdx.x;
+        entry[i] = at < taken ? board.entry[at] : 0;
+        if (at < taken) {
+            most = max(most, (u32)(entry[i] >> 32));
+            complement = max(complement, ~(u32)(entry[i] >> 32));
+        }
+    }
+    most = __reduce_max_sync(FULL_WARP, most);
+    complement = __reduce_max_sync(FULL_WARP, complement);
+    if (threadIdx.x % 32 == 0) {
+        shared.most[warp] = most;
+        shared.complement[warp] = complement;
+    }
+    for (int i = threadIdx.x; i < BINS; i += THREADS) board.bins[i] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < THREADS / 32; ++w) {
+        most = max(most, shared.most[w]);
+        complement = max(complement, shared.complement[w]);
+    }
+    const u32 shift = max(0, 32 - __clz((int)(most - ~complement)) - DIGIT_BITS);
+    i32 slot[PER];
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const i32 at = i * THREADS + threadIdx.x;
+        if (at < taken)
+            slot[i] = atomicAdd(&board.bins[(most - (u32)(entry[i] >> 32)) >> shift], 1);
+    }
+    __syncthreads();
+    i32 size[OWN_BINS], mine = 0, all;
+    bool crowded = false;
+#pragma unroll
+    for (int i = 0; i < OWN_BINS; ++i) {
+        size[i] = board.bins[threadIdx.x * OWN_BINS + i];
+        crowded = crowded || size[i] > CROWD;
+        mine += size[i];
+    }
+    if (__syncthreads_or(crowded)) return false;
+    i32 begin = block_count_before(mine, board.scratch, all);
+#pragma unroll
+    for (int i = 0; i < OWN_BINS; ++i) {
+        board.bins[threadIdx.x * OWN_BINS + i] = begin;
+        begin += size[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const i32 at = i * THREADS + threadIdx.x;
+        if (at < taken)
+            placed[board.bins[(most - (u32)(entry[i] >> 32)) >> shift] + slot[i]] = entry[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const i32 at = i * THREADS + threadIdx.x;
+        if (at >= taken) continue;
+        const u32 bucket = (most - (u32)(entry[i] >> 32)) >> shift;
+        const i32 end = bucket + 1 < BINS ? board.bins[bucket + 1] : taken;
+        i32 place = board.bins[bucket];
+        for (i32 other = place; other < end; ++other) place += placed[other] > entry[i];
+        if (place < places) ids[place] = (i32) ~(u32)entry[i] + offset;
+    }
+    return true;
+}
+
+// The ids of the first `places` of `taken` entries, largest first. placed: room for all entries.
+__device__ __forceinline__ void store_ids(Narrowing& shared, i32 taken, i32 places, i32 offset,
+                                          i32* ids, u64* placed) {
+    Board& board = shared.board;
+    __syncthreads();
     i32 sorted = 2;
     while (sorted < taken) sorted *= 2;
     if (sorted <= RANKED) return store_by_rank(board, sorted, places, offset, ids);
+    if (store_by_bucket(shared, taken, places, offset, ids, placed)) return;
     sort_descending(board, sorted);
     for (i32 i = threadIdx.x; i < places; i += THREADS)
         ids[i] = (i32) ~(u32)board.entry[i] + offset;
