@@ -8,17 +8,18 @@
 // The bytes are those of indexer_score_f32, then topk. Scores are made by common/index_scores.cuh.
 //
 // A block has 16 warps, and a warp takes 32 keys at a time: its next ones are on their way while it
-// finishes these. As many blocks share a row's visible keys as have one turn for every warp, up to all;
-// the others leave, and a row that one block has needs no memory but shared: its scores are entries at
-// once.
+// finishes these. As many blocks share a row's visible keys as have one turn for every warp, up to
+// all; the others leave. A row that one block has needs no memory but shared: its scores are entries
+// at once.
 //
 // Otherwise every block counts its scores' first digits (common/selection.cuh), adds the counts to
-// `bins`, and takes a ticket. The last one has the counts of all, so one pass over the scores finds what
-// can be chosen (common/narrowing.cuh). More than 2 L scores are too many for that: there a block sees
-// how far `bins` have come when it has added its own. The place that the last one chosen would have
-// among these is a bound for all, and only what reaches it is put into `list`: the last block reads
-// that instead. Blocks that come early list more than late ones; where the list is too short
-// for all, the scores are read after all. So neither who is last nor who was seen shows, and nobody waits.
+// `bins`, and takes a ticket. The last one has the counts of all, so one pass over the scores finds
+// what can be chosen (common/narrowing.cuh). More than 2 L scores are too many for that: there a block
+// sees how far `bins` have come when it has added its own. The digit of the last place among these
+// bounds that of the last place of all from below, so only what reaches it is put into `list`, and
+// the last block reads that instead. Blocks that come early list more than late ones; where the list
+// is too short for all, the scores are read after all. So neither who is last nor who was seen shows,
+// and nobody waits.
 #include "common/index_scores.cuh"
 #include "common/overlap.cuh"
 #include "common/tickets.cuh"

@@ -6,13 +6,13 @@
 // Order of the sum. A row's elements are cut into chunks of 32, of which lane quarter p (lane % 4) has
 // elements 8 p .. 8 p + 7, in one load. The first of a chunk's two products takes the first four of
 // every quarter, the second one the others, and all products of a row are chained in the tensor core
-// from 0, zeros past the end. Sixteen heads are the tall operand, keys the columns: lane group g (lane / 4)
-// has the products of heads g and g + 8 of every sixteen. It adds what they weigh by fma, heads ascending,
-// from 0, and the groups fold by the xor butterfly, neighbours first. Nothing but H and K tells the
-// order: not N, not T, not which warp has a key.
+// from 0, zeros past the end. Sixteen heads are the tall operand, keys the columns: lane group g
+// (lane / 4) has the products of heads g and g + 8 of every sixteen. It adds what they weigh by fma,
+// heads ascending, from 0, and the groups fold by the xor butterfly, neighbours first. Nothing but H
+// and K tells the order: not N, not T, not which warp has a key.
 //
-// A warp takes WARP_KEYS keys at a time and holds them in registers as they were loaded; the heads lie in
-// shared memory as products take them, a lane's 16 bytes next to its neighbour's.
+// A warp takes WARP_KEYS keys at a time and holds them in registers as they were loaded; the heads lie
+// in shared memory as products take them, a lane's 16 bytes next to its neighbour's.
 //
 // Build constants: WIDTH (K, a multiple of 8 up to 128), HEADS (H, up to 128).
 #pragma once
@@ -41,7 +41,7 @@ struct Heads {
     float weight[16 * HEAD_TILES];
 };
 
-// What a thread has of a row's heads on their way: of rows g and g + 8 of a sixteen, and of the weights.
+// What a thread has of a row's heads on their way: of heads g and g + 8 of a sixteen, and a weight.
 template <int THREADS>
 struct HeadsOnWay {
     static constexpr int ALL = HEAD_TILES * CHUNKS * 32, PER = (ALL + THREADS - 1) / THREADS;
@@ -78,8 +78,8 @@ struct HeadsOnWay {
     }
 };
 
-// What a lane has of a warp's keys from `first` on, which is shown: key lane / 4 of each eight. A key that
-// is not shown is not read, as it may hold anything: the last one that is stands for it.
+// What a lane has of a warp's keys from `first` on, which is shown: key lane / 4 of each eight. A key
+// that is not shown is not read, as it may hold anything: the last one that is stands for it.
 using Keys = uint4[KEY_TILES][CHUNKS];
 __device__ __forceinline__ void load_keys(const bf16* keys, i32 first, i32 shown, Keys& key) {
     const int lane = threadIdx.x % 32, part = lane % 4 * 8;
@@ -106,12 +106,13 @@ __device__ __forceinline__ float folded(bool second, float first_value, float se
     return mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
 }
 
-// The key of the warp's whose score `scores_of` gives to this lane.
+// Which of the warp's keys has the score that `scores_of` gives to this lane.
 __device__ __forceinline__ i32 key_of_lane(i32 first) {
     const int lane = threadIdx.x % 32;
     return first + (lane & 16) + (lane & 8) + lane % 4 * 2 + (lane / 4 & 1);
 }
 
+// The scores of a warp's keys, one a lane.
 __device__ __forceinline__ float scores_of(const Keys& key, const Heads& heads) {
     const int lane = threadIdx.x % 32, group = lane / 4;
     float total[KEY_TILES][2] = {};

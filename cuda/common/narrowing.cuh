@@ -1,9 +1,10 @@
 // The largest of many scores by one block that knows how often each first digit occurs.
 //
-// One pass over the scores, or over a list of those that others thought worth it, finds what can be
-// chosen. What is left is at most ENTRIES or narrowed down in shared memory, digit by digit; and if even
-// equal keys are too many, the passes of common/selection.cuh follow. (score, index) is a total order,
-// so none of this shows.
+// One pass over the scores, or over a list that has all that can be chosen, finds what has the digit of
+// the last place or a larger one. What is left is at most ENTRIES or narrowed down in shared memory,
+// digit by digit; and if even equal keys are too many, the passes of common/selection.cuh follow. The
+// places of the chosen are counted: among all if they are few, otherwise in buckets. (score, index) is a
+// total order, so none of this shows.
 //
 // Before the include: as for common/selection.cuh.
 #pragma once
@@ -155,8 +156,8 @@ __device__ __forceinline__ i32 take_first(const Source& source, i32 length, cons
     return places;
 }
 
-// The ids of few entries, each at the place that the number of larger ones gives it. `count`: a power of
-// two, with entries of 0 behind the last.
+// The ids of few entries, each at the place that the number of larger ones gives it. `count`: a power
+// of two, with entries of 0 behind the last.
 __device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32 places, i32 offset,
                                               i32* ids) {
     const i32 sharers = min(THREADS / count, 32);  // neighbouring threads that count for one entry
@@ -170,9 +171,9 @@ __device__ __forceinline__ void store_by_rank(const Board& board, i32 count, i32
     if (entry != 0 && share == 0 && larger < places) ids[larger] = (i32) ~(u32)entry + offset;
 }
 
-// The ids of any entries by buckets, into which the range of their keys is cut evenly, largest first: an
-// entry's place is where its bucket begins, and the number of larger ones in there. False, and nothing
-// stored, where a bucket has more than CROWD. placed: room for all.
+// The same by buckets, into which the range of the keys is cut evenly, largest first: an entry's place
+// is where its bucket begins, plus the number of larger ones in there. False, and nothing stored, where
+// a bucket has more than CROWD. placed: room for all entries.
 __device__ __forceinline__ bool store_by_bucket(Narrowing& shared, i32 taken, i32 places,
                                                 i32 offset, i32* ids, u64* placed) {
     constexpr int PER = (ENTRIES + THREADS - 1) / THREADS, OWN_BINS = BINS / THREADS;

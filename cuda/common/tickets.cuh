@@ -36,8 +36,7 @@ __device__ __forceinline__ i32 see_ticket(const i32* ticket) {
     return value;
 }
 
-// What a counter holds, at some time after all that this thread saw of it before; nothing else is there
-// because of it.
+// What a counter of other blocks holds by now; it orders nothing else.
 __device__ __forceinline__ i32 see_count(const i32* counter) {
     i32 value;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");

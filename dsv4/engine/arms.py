@@ -90,9 +90,9 @@ class Arms:
 
     @property
     def index_format(self) -> Format:
-        """Of the indexer's queries and keys: bf16 has all that FP4 leaves, and f64 sums want no less.
+        """Of the indexer's queries and keys: bf16, which has all that FP4 leaves.
 
-        Without quantisers they are any f32 numbers.
+        f32 for sums in float64, and without quantisers, where they are any numbers.
         """
         return BF16 if self.quantisers and self.chains_f32 else F32
 

@@ -45,7 +45,8 @@ def _keys_per_warp(s: Shape) -> int:
 
 def shared_out(s: Shape, warps: int, beside: int = 1) -> int:
     """Blocks of a row that share out its keys: with work for every warp, as the card holds them."""
-    return max(1, min(-(-s.N // (warps * WARP_KEYS)), MULTIPROCESSORS * beside // s.T))
+    turns = -(-int(s.N) // (warps * WARP_KEYS))
+    return max(1, min(turns, MULTIPROCESSORS * beside // int(s.T)))
 
 
 def work(s: Shape, element: Format, written: int) -> Work:

@@ -193,7 +193,7 @@ _CHOICES = (
 
 
 def _between(i: Inputs) -> dict[str, np.ndarray]:
-    """What is zero between launches; the list is so short that a row of thousands of keys needs it."""
+    """What is zero between launches; rows of thousands of keys need so short a list."""
     T = len(i["q"])
     return dict(
         bins=np.zeros((T, 2048), np.int32),
