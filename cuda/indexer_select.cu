@@ -8,9 +8,9 @@
 // The bytes are those of indexer_score_f32, then topk. Scores are made by common/index_scores.cuh.
 //
 // A block has 16 warps, and a warp takes 32 keys at a time: its next ones are on their way while it
-// finishes these. As many blocks share a row's visible keys as have one turn for every warp, up to
-// all; the others leave. A row that one block has needs no memory but shared: its scores are entries
-// at once.
+// finishes these. A row's visible keys are for one block if they are one turn of its warps: it needs
+// no memory but shared, and its scores are entries at once. More keys are shared out to as many
+// blocks as get SHARE each, up to all; the others leave.
 //
 // Otherwise every block counts its scores' first digits (common/selection.cuh), adds the counts to
 // `bins`, and takes a ticket. The last one has the counts of all, so one pass over the scores finds
@@ -24,18 +24,18 @@
 #include "common/overlap.cuh"
 #include "common/tickets.cuh"
 
-#ifndef PLACES
-#define PLACES 512
-#endif
 #ifndef LIST
 #define LIST 1
+#endif
+#ifndef SHARE
+#define SHARE 128
 #endif
 
 constexpr int WARPS = 16;
 constexpr int THREADS = 32 * WARPS;
 constexpr i32 SCANS = 2 * LIST;          // scores that the last block reads all
 constexpr int TURN = WARPS * WARP_KEYS;  // keys of a block at a time
-constexpr int ENTRIES = 2 * PLACES > TURN ? 2 * PLACES : TURN;
+constexpr int ENTRIES = 2048;            // twice as many as can be chosen
 #include "common/narrowing.cuh"
 
 struct Shared {
@@ -157,17 +157,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const i64 row = blockIdx.y;
     let_next_start();
     wait_for_previous();
-    HeadsOnWay<THREADS>
-        on_way;  // together with the number of visible keys, for which keys must wait
+    // Together with the number of visible keys, for which keys must wait.
+    HeadsOnWay<THREADS> on_way;
     on_way.load(q + row * HEADS * WIDTH, weights + row * HEADS);
     const i32 count = max(0, min(visible[row], N)), places = min(S, count);
-    const i32 blocks = min((i32)gridDim.x, max(1, (count + TURN - 1) / TURN));
-    const i32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const i32 blocks = count <= TURN ? 1 : min((i32)gridDim.x, (count + SHARE - 1) / SHARE);
+    const i32 warp = threadIdx.x / 32;
     const Turns turns{((i32)blockIdx.x + blocks * warp) * WARP_KEYS, blocks * TURN, count};
-    const Between between{bins + row * BINS, tickets + 2 * row, tickets + 2 * row + 1,
-                          (u64*)list + row * LIST};
     score += row * N;
-    ids += row * ids_stride;
     const bool takes_part = (i32)blockIdx.x < blocks, alone = blocks == 1;
     Keys key;
     if (takes_part && turns.first < count) load_keys(keys, turns.first, count, key);
@@ -197,6 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     i32 taken = count;
     __syncthreads();
     if (!alone) {
+        const Between between{bins + row * BINS, tickets + 2 * row, tickets + 2 * row + 1,
+                              (u64*)list + row * LIST};
         for (int i = threadIdx.x; i < BINS; i += THREADS)
             if (board.bins[i] > 0) atomicAdd(between.bins + i, board.bins[i]);
         if (count > SCANS) list_own(score, turns, places, between, room.waiting, shared);
@@ -207,6 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         taken = take_shared_out(score, count, places, between, room.waiting, shared);
     }
     if (threadIdx.x == 0) nans[row] = shared.nans;
+    ids += row * ids_stride;
     for (i32 i = places + threadIdx.x; i < S; i += THREADS) ids[i] = -1;
     store_ids(shared.narrowing, taken, places, offset, ids, room.placed);
 }

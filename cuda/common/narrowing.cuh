@@ -12,7 +12,7 @@
 #include "common/selection.cuh"
 
 constexpr int WAITING = 2048;  // entries that can be narrowed down
-constexpr int SCANNED = 32;    // numbers that a thread loads before it looks at the first
+constexpr int SCANNED = 128;   // bytes that a thread loads before it looks at the first
 constexpr int FIRST_BIT = 32 - DIGIT_BITS;
 constexpr int RANKED = 128;  // entries, at most, whose ranks are counted among all
 static_assert(RANKED <= THREADS, "a thread counts for one entry");
@@ -75,16 +75,18 @@ template <class Source>
 __device__ __forceinline__ void collect(const Source& source, i32 count, u32 from, u32 low,
                                         u64* waiting, Narrowing& to) {
     const Bar bar = Bar::at(low);
-    for (i32 first = 0; first < count; first += SCANNED * THREADS) {
-        decltype(source[0]) held[SCANNED];
+    using Number = decltype(source[0]);
+    constexpr int AT_ONCE = SCANNED / sizeof(Number);
+    for (i32 first = 0; first < count; first += AT_ONCE * THREADS) {
+        Number held[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < SCANNED; ++i) {
+        for (int i = 0; i < AT_ONCE; ++i) {
             const i32 n = first + i * THREADS + threadIdx.x;
             held[i] = {};
             if (n < count) held[i] = source[n];
         }
 #pragma unroll
-        for (int i = 0; i < SCANNED; ++i) {
+        for (int i = 0; i < AT_ONCE; ++i) {
             const i32 n = first + i * THREADS + threadIdx.x;
             const bool clears = n < count && source.clears(held[i], bar);
             if (__ballot_sync(FULL_WARP, clears) == 0) continue;
@@ -243,6 +245,7 @@ __device__ __forceinline__ bool store_by_bucket(Narrowing& shared, i32 taken, i3
         const u32 bucket = (most - (u32)(entry[i] >> 32)) >> shift;
         const i32 end = bucket + 1 < BINS ? board.bins[bucket + 1] : taken;
         i32 place = board.bins[bucket];
+        if (place >= places) continue;
         for (i32 other = place; other < end; ++other) place += placed[other] > entry[i];
         if (place < places) ids[place] = (i32) ~(u32)entry[i] + offset;
     }

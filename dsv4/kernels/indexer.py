@@ -43,10 +43,10 @@ def _keys_per_warp(s: Shape) -> int:
     return next((k for k in (8, 4) if s.T * -(-s.N // (_WARPS * k)) >= _ENOUGH_BLOCKS), 2)
 
 
-def shared_out(s: Shape, warps: int, beside: int = 1) -> int:
-    """Blocks of a row that share out its keys: with work for every warp, as the card holds them."""
-    turns = -(-int(s.N) // (warps * WARP_KEYS))
-    return max(1, min(turns, MULTIPROCESSORS * beside // int(s.T)))
+def shared_out(s: Shape, share: int, beside: int = 1) -> int:
+    """Blocks of a row that get `share` of its keys, but no more than the card holds at once."""
+    blocks = -(-int(s.N) // share)
+    return max(1, min(blocks, MULTIPROCESSORS * beside // int(s.T)))
 
 
 def work(s: Shape, element: Format, written: int) -> Work:
@@ -99,7 +99,7 @@ indexer_score_f32 = kernel(
     summary="weighted positive products of queries and block keys, on tensor cores",
     args=_args(BF16),
     constants=lambda s: dict(WIDTH=s.K, HEADS=s.H),
-    geometry=lambda s: Geometry((shared_out(s, _WARPS, _BESIDE), s.T), 32 * _WARPS),
+    geometry=lambda s: Geometry((shared_out(s, _WARPS * WARP_KEYS, _BESIDE), s.T), 32 * _WARPS),
     writes=dict(score=Tile(y=("T", 1))),
     contract=dict(
         score=Within(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dsv4.axes import Shape
-from dsv4.kernels.indexer import DEPTH, REQUIRES, shared_out, work
+from dsv4.kernels.indexer import DEPTH, REQUIRES, WARP_KEYS, shared_out, work
 from dsv4.spec import (
     BF16,
     F32,
@@ -25,11 +25,16 @@ from dsv4.spec import (
 BINS = 2048  # of a score's first digit
 LIST = 16384  # entries that the last block reads instead of more than twice as many scores
 _WARPS = 16
+_SHARE = 128  # keys, at least, of a block among others: a turn for a warp of every scheduler
 
 
 def _constants(s: Shape) -> Mapping[str, int]:
-    places = max(2, 1 << (min(s.S, s.N) - 1).bit_length())
-    return {"WIDTH": s.K, "HEADS": s.H, "PLACES": places, "LIST": s.L}
+    return {"WIDTH": s.K, "HEADS": s.H, "LIST": s.L, "SHARE": _SHARE}
+
+
+def _blocks(s: Shape) -> int:
+    """Of a row: one that has all keys in one turn, or as many as share them out."""
+    return 1 if s.N <= _WARPS * WARP_KEYS else shared_out(s, _SHARE)
 
 
 indexer_select = kernel(
@@ -55,7 +60,7 @@ indexer_select = kernel(
         Scalar("offset", I32),
     ],
     constants=_constants,
-    geometry=lambda s: Geometry((shared_out(s, _WARPS), s.T), 32 * _WARPS),
+    geometry=lambda s: Geometry((_blocks(s), s.T), 32 * _WARPS),
     contract=dict(
         score=Within(
             "dot",

@@ -73,6 +73,7 @@ def indexer_select_cases() -> Iterator[Case]:
     yield case("more equal than can wait", T=1, H=2, K=16, N=3000, S=64, weights=0.0)
     yield case("narrowed down", T=1, H=16, K=64, N=3000, S=16, wscale=1.0)
     yield case("one block", T=3, H=3, K=16, N=600, S=300, visible=counts(512, 299, 513))
+    yield case("shared out thinly", T=2, H=3, K=16, N=1300, S=30, visible=counts(513, 1290))
     yield case("listed", T=2, H=16, K=64, N=3000, S=64, L=512, check=True)
     yield case("listed, ties", T=1, H=2, K=16, N=2000, S=64, L=900, keys=grid(twelfths=2))
     yield case("list too short", T=2, H=16, K=64, N=2600, S=64, L=70)
