@@ -126,21 +126,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                       float* score, i32 N, float wscale) {
     __shared__ Heads heads;
     const i64 row = blockIdx.y;
-    const i32 shown = min(visible[row], N), step = gridDim.x * WARPS * WARP_KEYS;
+    const i32 shown = min(visible[row], N);
+    const i32 first = (blockIdx.x + gridDim.x * (threadIdx.x / 32)) * WARP_KEYS;
     score += row * N;
     HeadsOnWay<THREADS> on_way;
     on_way.load(q + row * HEADS * WIDTH, weights + row * HEADS);
+    Keys key;
+    if (first < shown) load_keys(keys, first, shown, key);
     for (i32 n = max(shown, 0) + blockIdx.x * THREADS + threadIdx.x; n < N;
          n += gridDim.x * THREADS)
         score[n] = -INF_F32;
     on_way.keep(wscale, heads);
     __syncthreads();
-    for (i32 first = (blockIdx.x + gridDim.x * (threadIdx.x / 32)) * WARP_KEYS; first < shown;
-         first += step) {
-        Keys key;
-        load_keys(keys, first, shown, key);
-        const float made = scores_of(key, heads);
-        const i32 n = key_of_lane(first);
-        if (n < shown) score[n] = made;
-    }
+    score_turns(keys, first, gridDim.x * WARPS * WARP_KEYS, shown, heads, key,
+                [&](i32 n, float made) { score[n] = made; });
 }

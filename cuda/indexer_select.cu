@@ -57,15 +57,9 @@ struct Between {
     u64* list;
 };
 
-// How the blocks of a row share out its keys: by the warp's, one after the other.
+// The keys of a warp: WARP_KEYS from `first` on, and every `step` behind, below `count`.
 struct Turns {
-    i32 first, step;  // of this warp
-    i32 count;
-
-    template <class Turn>
-    __device__ __forceinline__ void each(const Turn& turn) const {
-        for (i32 at = first; at < count; at += step) turn(at);
-    }
+    i32 first, step, count;
 };
 
 // Scores that this thread wrote, some turns together.
@@ -177,11 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     on_way.keep(wscale, room.heads);
     __syncthreads();
 
-    turns.each([&](i32 first) {
-        const float made = scores_of(key, room.heads);
-        if (first + turns.step < count) load_keys(keys, first + turns.step, count, key);
-        const i32 n = key_of_lane(first);
-        if (n >= count) return;
+    score_turns(keys, turns.first, turns.step, count, room.heads, key, [&](i32 n, float made) {
         score[n] = made;
         if (alone) {
             board.entry[n] = pack(key_of(made), n);

@@ -98,24 +98,10 @@ __device__ __forceinline__ float weighted(float product, float weight, float c) 
     return fmaf(product <= 0.0f ? 0.0f : product, weight, c);
 }
 
-// What this lane gives up at a step of the butterfly, and what it keeps with its neighbour's.
-__device__ __forceinline__ float folded(bool second, float first_value, float second_value,
-                                        int offset) {
-    const float mine = second ? second_value : first_value;
-    const float theirs = second ? first_value : second_value;
-    return mine + __shfl_xor_sync(FULL_WARP, theirs, offset);
-}
-
-// Which of the warp's keys has the score that `scores_of` gives to this lane.
-__device__ __forceinline__ i32 key_of_lane(i32 first) {
-    const int lane = threadIdx.x % 32;
-    return first + (lane & 16) + (lane & 8) + lane % 4 * 2 + (lane / 4 & 1);
-}
-
-// The scores of a warp's keys, one a lane.
-__device__ __forceinline__ float scores_of(const Keys& key, const Heads& heads) {
+// What a lane has of the scores of a warp's keys: of its heads, for two keys of each eight.
+using Weighed = float[KEY_TILES][2];
+__device__ __forceinline__ void weigh(const Keys& key, const Heads& heads, Weighed& total) {
     const int lane = threadIdx.x % 32, group = lane / 4;
-    float total[KEY_TILES][2] = {};
 #pragma unroll 1
     for (int tile = 0; tile < HEAD_TILES; ++tile) {
         float sum[KEY_TILES][4] = {};
@@ -144,11 +130,41 @@ __device__ __forceinline__ float scores_of(const Keys& key, const Heads& heads) 
                     total[t][i] = weighted(sum[t][2 * m + i], weight, total[t][i]);
         }
     }
-    static_assert(KEY_TILES == 4, "every lane ends with one key");
+}
+
+// One of two values with the neighbour's part of it, in exchange for the other.
+__device__ __forceinline__ float exchanged(bool second, float one, float other, int offset) {
+    return (second ? other : one) + __shfl_xor_sync(FULL_WARP, second ? one : other, offset);
+}
+
+// The lanes' parts together: the score of one key on every lane, of key `key_of_lane`.
+__device__ __forceinline__ float folded(const Weighed& total) {
+    static_assert(KEY_TILES == 4, "eight values for eight lanes");
+    const int lane = threadIdx.x % 32;
     float by_tile[KEY_TILES];
 #pragma unroll
-    for (int t = 0; t < KEY_TILES; ++t) by_tile[t] = folded(lane & 4, total[t][0], total[t][1], 4);
-    const float low = folded(lane & 8, by_tile[0], by_tile[1], 8);
-    const float high = folded(lane & 8, by_tile[2], by_tile[3], 8);
-    return folded(lane & 16, low, high, 16);
+    for (int t = 0; t < KEY_TILES; ++t)
+        by_tile[t] = exchanged(lane & 4, total[t][0], total[t][1], 4);
+    const float low = exchanged(lane & 8, by_tile[0], by_tile[1], 8);
+    const float high = exchanged(lane & 8, by_tile[2], by_tile[3], 8);
+    return exchanged(lane & 16, low, high, 16);
+}
+__device__ __forceinline__ i32 key_of_lane(i32 first) {
+    const int lane = threadIdx.x % 32;
+    return first + (lane & 16) + (lane & 8) + lane % 4 * 2 + (lane / 4 & 1);
+}
+
+// The scores of a warp's keys, turn after turn, to store(key, score). key: those of the first turn; the
+// next ones are on their way as soon as products have used them.
+template <class Store>
+__device__ __forceinline__ void score_turns(const bf16* keys, i32 first, i32 step, i32 shown,
+                                            const Heads& heads, Keys& key, const Store& store) {
+    for (; first < shown; first += step) {
+        Weighed total = {};
+        weigh(key, heads, total);
+        if (first + step < shown) load_keys(keys, first + step, shown, key);
+        const float made = folded(total);
+        const i32 n = key_of_lane(first);
+        if (n < shown) store(n, made);
+    }
 }
