@@ -3,7 +3,8 @@
 //   latent    compact[t] = rms_norm(latent[t]) in bf16                           f32 [T, Q] to bf16
 //   keys      kvc[ring_rows[t]] = FP8(rope(rms_norm(kv[t])))                     f32 [T, K]
 //   blocks    kvc[ring + index_rows[t]] = FP8(rope(rms_norm(pool of the block))) raw rows [S, c K]
-//   index     keys[index_rows[t]] = FP4(Hadamard(rope(rms_norm(pool of the block))))      [S, 2 I]
+//   index     keys[index_rows[t]] = FP4(Hadamard(rope(rms_norm(pool of the block))))      [S, 2 I],
+//             in bf16, which holds what FP4 leaves
 //
 //   finish_window    latent and keys: a layer without blocks
 //   finish_blocks    and blocks, c = 1
@@ -11,8 +12,9 @@
 //
 // The bytes are those of rms_norm_f32 and cast_bf16; rms_norm_f32, rope, act_quant_fp8_inplace in
 // groups of 64 before the R lanes that turn, and movement_scatter; compressor_pool_at, then the same;
-// and with hadamard and act_quant_fp4_inplace at the end. A block of C rows is pooled where one ends at
-// positions[t], and turned by firsts[t]. A row without a place, or of no block, writes nothing.
+// and with hadamard, act_quant_fp4_inplace and movement_scatter_bf16 at the end. A block of C rows is
+// pooled where one ends at positions[t], and turned by firsts[t]. A row without a place, or of no
+// block, writes nothing.
 //
 // Sums of squares are those of 512 threads. A row lies in shared memory between the steps.
 //
@@ -112,7 +114,7 @@ __device__ __forceinline__ void write_keys(const float* row, const Table& table,
 
 // The row of an indexer's key in shared memory, written to its place.
 __device__ __forceinline__ void write_index(float* row, const Table& table, int position,
-                                            float scale, float* to) {
+                                            float scale, bf16* to) {
     constexpr int PER = INDEX_WIDTH / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int pair = threadIdx.x; pair < table.R / 2; pair += THREADS) {
@@ -134,7 +136,7 @@ __device__ __forceinline__ void write_index(float* row, const Table& table, int 
         const float amax = warp_max(fmaxf(6.0f * 0x1p-126f, finite_magnitude(x)));
         const int k = scale_exponent(amax, MANTISSA_OF_6) - 2;
         const float value = e2m1_to_f32(f32_to_e2m1(fabsf(x) * exp2_of(-k))) * exp2_of(k);
-        to[32 * group + lane] = x != x ? x : x < 0.0f ? -value : value;
+        to[32 * group + lane] = f32_to_bf16(x != x ? x : x < 0.0f ? -value : value);
     }
 }
 
@@ -179,7 +181,7 @@ __device__ __forceinline__ void finish(const float* latent, const float* q_gain,
                                        const float* kv_gain, const Table& table,
                                        const Places& places, bf16* compact, float* kvc, int N,
                                        int ring, const Compressor& main, const Compressor& index,
-                                       float* keys, int B, float scale, float eps) {
+                                       bf16* keys, int B, float scale, float eps) {
     __shared__ float row[WIDTH > INDEX_WIDTH ? WIDTH : INDEX_WIDTH];
     let_next_start();
     const int t = blockIdx.x;
@@ -259,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                    const float* raw_kv, const float* raw_score, const float* ape, const float* gain,
                    const i32* firsts, const i32* index_rows, const float* index_kv,
                    const float* index_score, const float* index_ape, const float* index_gain,
-                   bf16* compact, float* kvc, float* keys, int N, int R, int P, int C, int S, int B,
+                   bf16* compact, float* kvc, bf16* keys, int N, int R, int P, int C, int S, int B,
                    int ring, float scale, float eps) {
     finish(latent, q_gain, kv, kv_gain, {table, R, P}, {positions, ring_rows, firsts, index_rows},
            compact, kvc, N, ring, {raw_kv, raw_score, ape, gain, C, S},

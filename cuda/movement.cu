@@ -5,6 +5,7 @@
 //   gather_bytes  the same                       x u8 [S, D]        ids i32 [A]  y u8 [A, D]
 //   gather_row    y[:] = x[ids[slot],:]          x f32 [S, D]       ids i32 [A]  y f32 [D]
 //   scatter       y[ids[a],:] = x[a,:]           x f32 [A, D]       ids i32 [A]  y f32 [S, D]
+//   scatter_bf16  the same, rounded              x f32 [A, D]       ids i32 [A]  y bf16 [S, D]
 //   scatter_add   y[ids[a],:] += x[a,:]          x f32 [A, D]       ids i32 [A]  y f32 [S, D]
 //   add           y[n] += x[n]                   x f32 [N]                       y f32 [N]
 //   take          y[t,c] = x[t,offset+c]         x f32 [T, S]                    y f32 [T, C]
@@ -13,7 +14,7 @@
 //   mean          y[t,:] = mean over m of x      x f32 [T, M, D]                 y f32 [T, D]
 //
 // One block a row (in add and mean: 256 elements); no thread reads what another one
-// writes. Copies are exact; an addition rounds once; mean adds its streams ascending from 0, each
+// writes. Copies are exact; scatter_bf16 and an addition round once; mean adds its streams ascending from 0, each
 // addition rounding, then divides once. Row ids live on the device, so they are checked here: an id
 // outside the array gives a row of NaN (bytes 0xFF) when reading and is skipped when writing. Ids
 // that are written to must be distinct inside a launch.
@@ -78,6 +79,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const i32 id = ids[blockIdx.x];
     if (id < 0 || id >= S) return;
     copy_row(x + (i64)blockIdx.x * D, y + (i64)id * D, D);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    movement_scatter_bf16(const float* x, const i32* ids, bf16* y, i32 S, i32 D) {
+    const i32 id = ids[blockIdx.x];
+    if (id < 0 || id >= S) return;
+    const float* from = x + (i64)blockIdx.x * D;
+    bf16* to = y + (i64)id * D;
+    for (i32 i = threadIdx.x; i < D; i += THREADS) to[i] = f32_to_bf16(from[i]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -6,7 +6,7 @@
 //
 //   codes e4m3 [N, K], scales f32 [ceil(N / 128), ceil(K / 128)]    index_codes, index_scales likewise,
 //   [H * D, K]    x bf16 [M, K]    table f32 [P, R]    positions i32 [M]    y f32 [M, N]
-//   index_q f32 [M, H, D]; K is at most 1024; M is ROWS and D is WIDTH, fixed at build time
+//   index_q bf16 [M, H, D], which hold what FP4 leaves; K is at most 1024; M is ROWS and D is WIDTH, fixed at build time
 //
 // The order of the sums is that of common/gemv.cuh. Of a block's passes of 8 TILES rows the first ones are
 // one head of the indexer, while there are heads, and the others rows of w: so a head's sums meet in
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     queries_fp8(const u8* __restrict__ codes, const float* __restrict__ scales,
                 const u8* __restrict__ index_codes, const float* __restrict__ index_scales,
                 const bf16* x, const float* __restrict__ table, const i32* positions,
-                float* __restrict__ y, float* __restrict__ index_q, int N, int K, int H, int R,
+                float* __restrict__ y, bf16* __restrict__ index_q, int N, int K, int H, int R,
                 int P, float scale) {
     __shared__ float heads[ROWS][WIDTH];
     constexpr int BESIDE = PASSES - HEAD_PASSES;  // passes over w in a block with a head
@@ -85,8 +85,8 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
         if (m != first_m) angles.load(table, positions[m], R, P);
         float v[WIDTH / 32];
         finish_index_head<WIDTH>(heads[m], angles, R, scale, v);
-        float* const to = index_q + ((i64)m * H + block) * WIDTH + threadIdx.x % 32 * (WIDTH / 32);
+        bf16* const to = index_q + ((i64)m * H + block) * WIDTH + threadIdx.x % 32 * (WIDTH / 32);
 #pragma unroll
-        for (int i = 0; i < WIDTH / 32; ++i) to[i] = v[i];
+        for (int i = 0; i < WIDTH / 32; ++i) to[i] = f32_to_bf16(v[i]);
     }
 }

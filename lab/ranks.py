@@ -106,8 +106,8 @@ def _outputs(
         if name == "ffn":
             moe(run, w, given, z)
         else:
-            rows = engine.arms.prefill_chunk
-            cache = new_layer_cache(device, c, w.ratio, engine.max_seq, rows)
+            rows, keys = engine.arms.prefill_chunk, engine.arms.index_format
+            cache = new_layer_cache(device, c, w.ratio, engine.max_seq, rows, keys)
             attention(run, w, cache, given, z)
         made.append(joined(run, z))
     flush([run.tape for run in runs])

@@ -183,9 +183,12 @@ def _fault(name: str | None) -> Iterator[None]:
         yield
 
 
-def _short_ring(device: Any, config: Any, ratio: int, max_seq: int, rows: int) -> LayerCache:
+def _short_ring(
+    device: Any, config: Any, ratio: int, max_seq: int, rows: int, *more: Any
+) -> LayerCache:
     """A cache whose ring is a window and no more: a round overwrites what its rows still see."""
-    made, window = new_layer_cache(device, config, ratio, max_seq, rows), config.window_size
+    made = new_layer_cache(device, config, ratio, max_seq, rows, *more)
+    window = config.window_size
     kvc = device.empty((window + made.cap, config.head_dim), F32)
     kvc[...] = 0.0
     return replace(made, ring=window, kvc=kvc)

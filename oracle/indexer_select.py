@@ -15,7 +15,8 @@ def indexer_select(
     weights: Floats,
     visible: npt.NDArray[np.int64],
     bins: npt.NDArray[np.int64],
-    ticket: npt.NDArray[np.int64],
+    list: npt.NDArray[np.int64],
+    tickets: npt.NDArray[np.int64],
     wscale: float,
     offset: int,
     S: int,
@@ -23,7 +24,7 @@ def indexer_select(
     """`indexer_score`, and `topk` of it.
 
     Shapes: q [T,H,K], keys [N,K], weights [T,H], visible [T] -> score [T,N], ids [T,S], nans [T];
-    bins and ticket back at 0.
+    bins, list and tickets back at 0.
     Rounds: the scores to float32 before they are compared, where equal ones keep their order.
     """
     score = indexer_score(q, keys, weights, visible, wscale)
@@ -32,5 +33,6 @@ def indexer_select(
         "score": score,
         **chosen,
         "bins": np.zeros_like(bins),
-        "ticket": np.zeros_like(ticket),
+        "list": np.zeros_like(list),
+        "tickets": np.zeros_like(tickets),
     }

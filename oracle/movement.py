@@ -43,6 +43,11 @@ def movement_scatter(x: Floats, ids: Ids, y: Floats) -> Floats:
     return result
 
 
+def movement_scatter_bf16(x: Floats, ids: Ids, y: Floats) -> Floats:
+    """As `movement_scatter`; rounds: once, to bf16, as whoever encodes the result does."""
+    return movement_scatter(x, ids, y)
+
+
 def movement_scatter_add(x: Floats, ids: Ids, y: Floats) -> Floats:
     """y with x added to the rows of those ids.  Shapes: x [A, D], ids [A], y [S, D] -> [S, D].
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.testing import contract_tests, speed_tests
+from oracle.formats import encode
 from oracle.hadamard import sylvester
 from oracle.indexer import index_scores, indexer_score
 
@@ -32,7 +33,10 @@ def scores(
     visible: int | list[int] = EVERYTHING,
     wscale: float = 1.0,
 ) -> np.ndarray:
-    q, keys, weights = (np.asarray(x, np.float32) for x in (q, keys, weights))
+    weights = np.asarray(weights, np.float32)
+    q, keys = (encode(np.asarray(x, float), "bf16" if arm else "f32") for x in (q, keys))
+    if arm:  # whose rows are whole loads: zeros change no sum
+        q, keys = (np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 8)]) for x in (q, keys))
     sizes = {"T": len(q), "H": q.shape[1], "K": q.shape[2], "N": len(keys)}
     shown = np.resize(np.asarray(visible), len(q)).astype(np.int32)
     named = {"q": q, "keys": keys, "weights": weights, "visible": shown, "wscale": wscale}

@@ -10,6 +10,7 @@ import pytest
 from dsv4.errors import LaunchError
 from dsv4.runtime.hostdevice import HostDevice
 from lab.testing import contract_tests, run_kernel, speed_tests
+from oracle.formats import encode
 from oracle.indexer_select import indexer_select
 
 Run = Callable[..., SimpleNamespace]
@@ -17,6 +18,7 @@ Run = Callable[..., SimpleNamespace]
 test_contract_indexer_select = contract_tests("indexer_select")
 test_speed_indexer_select = speed_tests("indexer_select")
 
+_ZERO = dict.fromkeys(("bins", "list", "tickets"), 0)
 GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
@@ -36,16 +38,18 @@ def inputs(T: int, H: int, K: int, N: int, seed: int = 0) -> dict[str, np.ndarra
     }
 
 
-def chosen(run: Run, places: int, **content: Any) -> SimpleNamespace:
+def chosen(run: Run, places: int, *, listed: int = 100_000, **content: Any) -> SimpleNamespace:
     """One launch."""
     (T, H, K), N = content["q"].shape, len(content["keys"])
-    axes = {"T": T, "H": H, "K": K, "N": N, "S": places}
-    return run("indexer_select", **axes, **content, bins=0, ticket=0, wscale=0.125, offset=0)
+    content |= {name: encode(content[name], "bf16") for name in ("q", "keys")}
+    axes = {"T": T, "H": H, "K": K, "N": N, "S": places, "L": listed}
+    return run("indexer_select", **axes, **content, **_ZERO, wscale=0.125, offset=0)
 
 
 def scored(run: Run, **content: Any) -> np.ndarray:
     """The scores of the chain."""
     (T, H, K), N = content["q"].shape, len(content["keys"])
+    content |= {name: encode(content[name], "bf16") for name in ("q", "keys")}
     axes = {"T": T, "H": H, "K": K, "N": N}
     return run("indexer_score_f32", **axes, **content, wscale=0.125).score
 
@@ -60,7 +64,7 @@ def test_three_keys_by_hand(run: Run) -> None:
     got = chosen(run, 2, **content)
     assert got.score[0].tolist() == [5.0, 12.0, 25.0]
     assert got.ids.tolist() == [[2, 1]]
-    zeros = dict(bins=np.zeros((1, 2048), np.int64), ticket=np.zeros(1, np.int64))
+    zeros = {name: np.zeros(1, np.int64) for name in _ZERO}
     said = indexer_select(**content, **zeros, wscale=0.125, offset=7, S=5)
     assert said["ids"].tolist() == [[9, 8, 7, -1, -1]]
 
@@ -105,17 +109,17 @@ def test_the_order_in_which_blocks_come_does_not_show(seed: int) -> None:
 
     plain, shuffled = on(HostDevice()), on(HostDevice(mode="shuffle", seed=seed, workers=2))
     assert np.array_equal(plain.ids, shuffled.ids)
-    assert not shuffled.bins.any() and not shuffled.ticket.any()
+    assert not any(getattr(shuffled, name).any() for name in _ZERO)
 
 
 @pytest.mark.parametrize(
     ("sizes", "reason"),
-    [(dict(K=24), "registers"), (dict(H=65), "two heads"), (dict(N=2000, S=1025), "sorted")],
+    [(dict(K=20), "8 elements"), (dict(H=65), "share"), (dict(N=2000, S=1025), "sorted")],
     ids=str,
 )
 def test_sizes_that_no_block_can_take_are_refused(
     sizes: dict[str, int], reason: str, run: Run
 ) -> None:
-    usual: dict[str, Any] = dict(T=1, H=2, K=16, N=9, S=3)
+    usual: dict[str, Any] = dict(T=1, H=2, K=16, N=9, S=3, L=9)
     with pytest.raises(LaunchError, match=reason):
-        run("indexer_select", **{**usual, **sizes}, visible=1, bins=0, ticket=0, wscale=1, offset=0)
+        run("indexer_select", **{**usual, **sizes}, visible=1, **_ZERO, wscale=1, offset=0)

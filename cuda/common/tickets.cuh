@@ -36,6 +36,13 @@ __device__ __forceinline__ i32 see_ticket(const i32* ticket) {
     return value;
 }
 
+// What a counter of other blocks holds by now; it orders nothing else.
+__device__ __forceinline__ i32 see_count(const i32* counter) {
+    i32 value;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
 // Whether this is the last of `count` to come; the ticket is 0 before the first and after the last.
 __device__ __forceinline__ bool take_last_ticket(i32* ticket, u32 count) {
     u32 before;
@@ -64,6 +71,9 @@ __device__ __forceinline__ i32 see_ticket(const i32* ticket) {
     const i32 value = atomicAdd(const_cast<i32*>(ticket), 0);
     __threadfence();
     return value;
+}
+__device__ __forceinline__ i32 see_count(const i32* counter) {
+    return atomicAdd(const_cast<i32*>(counter), 0);
 }
 __device__ __forceinline__ bool take_last_ticket(i32* ticket, u32 count) {
     __threadfence();

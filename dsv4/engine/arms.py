@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
+from dsv4.spec import BF16, F32, Format
+
 
 class ExpertArm(Enum):
     """How routed experts are multiplied: on their FP4 codes, or on bf16 made of them."""
@@ -85,6 +87,14 @@ class Arms:
     def indirect_experts(self) -> bool:
         """Whether experts are chosen on the device, without the host looking at ids."""
         return self.quantisers and self.expert is ExpertArm.NATIVE
+
+    @property
+    def index_format(self) -> Format:
+        """Of the indexer's queries and keys: bf16, which has all that FP4 leaves.
+
+        f32 for sums in float64, and without quantisers, where they are any numbers.
+        """
+        return BF16 if self.quantisers and self.chains_f32 else F32
 
     @property
     def fusable(self) -> bool:

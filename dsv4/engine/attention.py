@@ -25,13 +25,14 @@ from dsv4.kernels.attention import (
     attention_sink_split,
     attention_sink_split_f32,
 )
+from dsv4.kernels.cast import cast_bf16
 from dsv4.kernels.index_lists import index_lists_window
 from dsv4.kernels.indexer import indexer_score, indexer_score_f32
 from dsv4.kernels.movement import movement_scatter
 from dsv4.kernels.rms_norm import rms_norm_head, rms_norm_head_f32
 from dsv4.kernels.rope import rope
 from dsv4.kernels.topk import topk
-from dsv4.spec import F32, F64, I32
+from dsv4.spec import BF16, F32, F64, I32
 
 
 def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -> Any:
@@ -151,7 +152,11 @@ def _index_queries(run: Rows, w: IndexerWeights, compact: Any, table: Any, when:
     heads = q.reshape(run.rows, c.index_n_heads, c.index_head_dim)
     run.tape.launch(rope, heads, table, when.positions)
     index_lanes(run, heads.reshape(-1, c.index_head_dim))
-    return heads
+    if run.arms.index_format is F32:
+        return heads
+    rounded = run.buffer("index q bf16", c.index_n_heads, c.index_head_dim, fmt=BF16)
+    run.tape.launch(cast_bf16, heads.reshape(-1), out=rounded.reshape(-1))
+    return rounded
 
 
 def _head_weights(run: Rows, w: IndexerWeights, x: Any, given: Any) -> Any:
@@ -174,7 +179,7 @@ def _choose(
         return
     score = run.buffer("score", blocks)
     run.tape.launch(
-        indexer_score_f32 if run.arms.chains_f32 else indexer_score,
+        indexer_score if run.arms.index_format is F32 else indexer_score_f32,
         query, cache.index_keys[:blocks], weights, when.blocks, out=score,
         wscale=float(np.float32(c.index_head_dim**-0.5 * c.index_n_heads**-0.5)),
     )  # fmt: skip

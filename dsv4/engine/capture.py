@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsv4.engine.rows import Look, Rows
-from dsv4.engine.state import LayerCache
+from dsv4.engine.state import LayerCache, index_rows
 
 Arrays = dict[int, np.ndarray]
 # Names of `Rows.look` to fields of a capture.
@@ -93,7 +93,7 @@ class Capture:
         def take() -> None:
             self.compressor_kv[layer] = device.to_numpy(store)
             if cache.index_keys is not None:
-                self.indexer_kv[layer] = device.to_numpy(cache.index_keys[:blocks])
+                self.indexer_kv[layer] = index_rows(device, cache.index_keys[:blocks])
                 if layer in self.index_score:
                     self.index_score[layer] = self.index_score[layer][:, :blocks]
 

@@ -14,7 +14,7 @@ from dsv4.engine.weights import CompressorWeights
 from dsv4.kernels.act_quant import act_quant_fp4_inplace, act_quant_fp8_inplace
 from dsv4.kernels.compressor import compressor_pool, compressor_pool_at
 from dsv4.kernels.hadamard import hadamard
-from dsv4.kernels.movement import movement_scatter
+from dsv4.kernels.movement import movement_scatter, movement_scatter_bf16
 from dsv4.kernels.rope import rope
 from dsv4.spec import F32
 
@@ -50,7 +50,10 @@ def extend(
     run.tape.launch(rope, rows.reshape(len(rows), 1, w.width), table, firsts)
     if index:
         index_lanes(run, rows)
-    elif not run.smooth:
+        kernel = movement_scatter if run.arms.index_format is F32 else movement_scatter_bf16
+        run.tape.launch(kernel, rows, places, store)
+        return
+    if not run.smooth:
         lanes = w.width - run.config.rope_head_dim
         run.tape.launch(act_quant_fp8_inplace, rows, prefix=lanes, group=64, **run.scalar_options())
     run.tape.launch(movement_scatter, rows, places, store)

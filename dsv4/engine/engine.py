@@ -409,10 +409,10 @@ class Engine:
             )
 
     def _new_state(self, rows: int) -> DecodeState:
-        chunk = self.arms.prefill_chunk
+        chunk, keys = self.arms.prefill_chunk, self.arms.index_format
         held = [
             {
-                w.layer: new_layer_cache(s.device, self.config, w.ratio, self.max_seq, chunk)
+                w.layer: new_layer_cache(s.device, self.config, w.ratio, self.max_seq, chunk, keys)
                 for w in s.layers
             }
             for s in self.stages

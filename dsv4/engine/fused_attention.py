@@ -13,10 +13,10 @@ from dsv4.engine.state import LayerCache
 from dsv4.engine.weights import LayerWeights
 from dsv4.kernels.attention import CHUNK
 from dsv4.kernels.attention_decode import SHARE, TICKETS, attention_decode
-from dsv4.kernels.indexer_select import BINS, indexer_select
+from dsv4.kernels.indexer_select import BINS, LIST, indexer_select
 from dsv4.kernels.linear_fp8 import linear_fp8_grouped_bf16
 from dsv4.kernels.queries import queries_fp8
-from dsv4.spec import BF16, F32, I32
+from dsv4.spec import BF16, F32, I32, I64
 
 
 def index_fits(c: ModelConfig) -> bool:
@@ -35,7 +35,7 @@ def joint_queries(run: Rows, w: LayerWeights, compact: Any, when: Schedule) -> t
     c, index = run.config, w.indexer
     assert index is not None, "only a layer with an indexer has both"
     heads = run.buffer("q", c.n_heads, c.head_dim)
-    query = run.buffer("index q", c.index_n_heads, c.index_head_dim)
+    query = run.buffer("index q", c.index_n_heads, c.index_head_dim, fmt=BF16)
     run.tape.launch(
         queries_fp8, w.wq_b.ref.codes, w.wq_b.ref.scales, index.wq_b.ref.codes,
         index.wq_b.ref.scales, compact, run.stage.rope(w.ratio), when.positions,
@@ -53,7 +53,8 @@ def choose(
     run.tape.launch(
         indexer_select, query, keys, weights, when.blocks,
         space.filled("index bins", 0, space.rows, BINS, fmt=I32)[: run.rows],
-        space.filled("index tickets", 0, space.rows, fmt=I32)[: run.rows],
+        space.filled("index list", 0, space.rows, LIST, fmt=I64)[: run.rows],
+        space.filled("index tickets", 0, space.rows, 2, fmt=I32)[: run.rows],
         score=run.buffer("score", len(keys)), ids=ids, nans=run.buffer("score nans", fmt=I32),
         wscale=float(np.float32(c.index_head_dim**-0.5 * c.index_n_heads**-0.5)), offset=offset,
     )  # fmt: skip

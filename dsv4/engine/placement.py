@@ -105,7 +105,7 @@ def plan_placement(
         if index == count - 1:
             weights += outside["last"] + outside["tail"]
         ratios = config.compress_ratios[first:end]
-        state = sum(cache_bytes(config, r, max_seq, rows) for r in ratios)
+        state = sum(cache_bytes(config, r, max_seq, rows, arms.index_format) for r in ratios)
         tables = 2 * 4 * rope_positions(config, max_seq) * config.rope_head_dim
         spaces = workspace_bytes(config, arms, max_seq, last=index == count - 1)
         stages.append(StagePlan(index, device, (first, end), weights, tables, state, spaces))
@@ -135,7 +135,8 @@ def _plan_ranks(census: Census, arms: Arms, devices: Sequence[int], max_seq: int
         )
         own = share.config(config)
         ratios = config.compress_ratios[: config.n_layers]
-        state = sum(cache_bytes(config, r, max_seq, arms.prefill_chunk) for r in ratios)
+        rows, keys = arms.prefill_chunk, arms.index_format
+        state = sum(cache_bytes(config, r, max_seq, rows, keys) for r in ratios)
         tables = 2 * 4 * rope_positions(config, max_seq) * config.rope_head_dim
         spaces = workspace_bytes(own, arms, max_seq, last=True) + _join_bytes(config, arms, world)
         stages.append(StagePlan(rank, device, (0, config.n_layers), weights, tables, state, spaces))

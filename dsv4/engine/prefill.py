@@ -170,9 +170,9 @@ def layer_of_streams(
     """The streams [T,M,D] after one layer alone, from given streams of positions 0..."""
     where = engine.layer_stage[layer]
     holders = engine.stages if engine.last.joins is not None else engine.stages[where : where + 1]
-    chunk, c = engine.arms.prefill_chunk, engine.config
+    chunk, c, keys = engine.arms.prefill_chunk, engine.config, engine.arms.index_format
     ratio = c.compress_ratios[layer]
-    caches = [new_layer_cache(s.device, c, ratio, engine.max_seq, chunk) for s in holders]
+    caches = [new_layer_cache(s.device, c, ratio, engine.max_seq, chunk, keys) for s in holders]
     rows = []
     for first in range(0, len(ids), chunk):
         piece = slice(first, first + chunk)

@@ -13,7 +13,7 @@ from dsv4.checkpoint.config import FINE_RATIO, ModelConfig
 from dsv4.engine.tape import Workspace
 from dsv4.errors import DeviceError, StateError
 from dsv4.runtime.device import Device
-from dsv4.spec import F32, I32
+from dsv4.spec import BF16, F32, I32, Format
 
 StepWorkspace = Workspace
 """The buffers of a state's steps, for as many rows as one of its steps may have."""
@@ -34,7 +34,7 @@ class LayerCache:
     kvc [ring + cap, d]: rows of tokens by position modulo ring, then compressed rows by block. The
     ring is a window and a round of rows longer than the window, so a round that is not committed
     needs no undoing: its rows are written again before anything reads them. index_keys [cap, di]:
-    the indexer's rows by block.
+    the indexer's rows by block, in bf16 or f32 as the arms say.
     """
 
     ratio: int
@@ -133,17 +133,24 @@ def raw_rows(ratio: int, rows: int) -> int:
 
 
 def new_layer_cache(
-    device: Device, config: ModelConfig, ratio: int, max_seq: int, rows: int
+    device: Device,
+    config: ModelConfig,
+    ratio: int,
+    max_seq: int,
+    rows: int,
+    index_format: Format = BF16,
 ) -> LayerCache:
     """The memory of one layer for sequences of max_seq positions, in rounds of up to `rows` rows.
+
+    index_format: of the indexer's keys, as the arms have it.
 
     Every element is defined from the start, so that nothing read by mistake is ever random.
     Errors: DeviceError without memory for it.
     """
     try:
-        return _new_layer_cache(device, config, ratio, max_seq, rows)
+        return _new_layer_cache(device, config, ratio, max_seq, rows, index_format)
     except MemoryError as error:
-        size = cache_bytes(config, ratio, max_seq, rows)
+        size = cache_bytes(config, ratio, max_seq, rows, index_format)
         raise DeviceError(
             f"a cache of {size} bytes was asked for, for {max_seq} positions\n"
             f"  {device.name} has {device.memory_bytes()[0]} bytes free ({error})\n"
@@ -152,13 +159,13 @@ def new_layer_cache(
 
 
 def _new_layer_cache(
-    device: Device, config: ModelConfig, ratio: int, max_seq: int, rows: int
+    device: Device, config: ModelConfig, ratio: int, max_seq: int, rows: int, index_format: Format
 ) -> LayerCache:
     c, ring = config, config.window_size + rows
     cap = max(1, max_seq // ratio) if ratio else 0
 
-    def zeros(*shape: int) -> Any:
-        return device.zeros(shape, F32)
+    def zeros(*shape: int, fmt: Format = F32) -> Any:
+        return device.zeros(shape, fmt)
 
     def raw(width: int) -> CompressorCache:
         channels = 2 * width if ratio == FINE_RATIO else width
@@ -172,12 +179,14 @@ def _new_layer_cache(
         cap=cap,
         kvc=zeros(ring + cap, c.head_dim),
         main=raw(c.head_dim) if ratio else None,
-        index_keys=zeros(cap, c.index_head_dim) if fine else None,
+        index_keys=zeros(cap, c.index_head_dim, fmt=index_format) if fine else None,
         index=raw(c.index_head_dim) if fine else None,
     )
 
 
-def cache_bytes(config: ModelConfig, ratio: int, max_seq: int, rows: int) -> int:
+def cache_bytes(
+    config: ModelConfig, ratio: int, max_seq: int, rows: int, index_format: Format = BF16
+) -> int:
     """Bytes of `new_layer_cache`, without making one."""
     c, cap = config, max(1, max_seq // ratio) if ratio else 0
     elements = (c.window_size + rows + cap) * c.head_dim
@@ -185,8 +194,17 @@ def cache_bytes(config: ModelConfig, ratio: int, max_seq: int, rows: int) -> int
         doubled = 2 if ratio == FINE_RATIO else 1
         elements += 2 * raw_rows(ratio, rows) * doubled * c.head_dim
     if ratio == FINE_RATIO:
-        elements += cap * c.index_head_dim + 4 * raw_rows(ratio, rows) * c.index_head_dim
-    return 4 * elements
+        elements += 4 * raw_rows(ratio, rows) * c.index_head_dim
+    keys = cap * c.index_head_dim if ratio == FINE_RATIO else 0
+    return 4 * elements + index_format.size_bytes * keys
+
+
+def index_rows(device: Device, keys: Any) -> np.ndarray:
+    """A host copy of index keys in f32, which holds what they are in either format."""
+    held = device.to_numpy(keys)
+    if held.dtype == BF16.storage:
+        held = (held.astype(np.uint32) << 16).view(np.float32)
+    return held
 
 
 def live_classes(
@@ -207,7 +225,7 @@ def live_classes(
         if part is None:
             continue
         blocks = min(pos // cache.ratio, cache.cap)
-        rows = kvc[cache.ring :] if kind == "cmp" else device.to_numpy(cache.index_keys)
+        rows = kvc[cache.ring :] if kind == "cmp" else index_rows(device, cache.index_keys)
         found.append((f"{at}{kind}_store", rows[:blocks].copy()))
         for name, array, empty in (
             ("pend_kv", part.raw_kv, 0.0),

@@ -61,10 +61,10 @@ def _work(kind: str) -> Callable[[Shape], Work]:
         if kind in _OVERLAP:
             # About one row of C ends a block, and one at least if rows are few.
             blocks = -(-s.T // s.C)
-            widths = s.K + (s.I if kind == "indexed" else 0)
-            width = (1 + _OVERLAP[kind]) * widths
+            index = s.I if kind == "indexed" else 0
+            width = (1 + _OVERLAP[kind]) * (s.K + index)
             read += 4 * width * (2 * (blocks + _OVERLAP[kind]) + 1) * s.C
-            write += 4 * blocks * widths
+            write += blocks * (4 * s.K + 2 * index)
         return Work(read=read, write=write, flops=8 * s.T * (s.Q + s.K))
 
     return work
@@ -91,7 +91,7 @@ def _finish(kind: str, summary: str) -> Kernel:
         )
     if kind == "indexed":
         inputs += _compressor("index_", ("kv", "score"), "I", 1)
-        outputs.append(InOut("keys", F32, "B I"))
+        outputs.append(InOut("keys", BF16, "B I"))
         sizes.append(Dim("B"))
         requires += [
             Require("I >= 32 and 1024 % I == 0", because="a warp transforms whole powers of two"),

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from dsv4.axes import Shape
-from dsv4.kernels.indexer import DEPTH
+from dsv4.kernels.indexer import DEPTH, REQUIRES, WARP_KEYS, shared_out, work
 from dsv4.spec import (
+    BF16,
     F32,
     I32,
+    I64,
     Dim,
     Exact,
     Geometry,
@@ -17,22 +19,22 @@ from dsv4.spec import (
     Scalar,
     Stride,
     Within,
-    Work,
     kernel,
 )
 
 BINS = 2048  # of a score's first digit
+LIST = 16384  # entries that the last block reads instead of more than twice as many scores
 _WARPS = 16
-
-
-def _key_tiles(s: Shape) -> int:
-    """Eights of keys of a warp: as many as leave a large GPU a block for each multiprocessor."""
-    return 2 if s.T * -(-s.N // (16 * _WARPS)) >= 128 else 1
+_SHARE = 128  # keys, at least, of a block among others: a turn for a warp of every scheduler
 
 
 def _constants(s: Shape) -> Mapping[str, int]:
-    places = max(2, 1 << (min(s.S, s.N) - 1).bit_length())
-    return {"WIDTH": s.K, "KEY_TILES": _key_tiles(s), "PLACES": places}
+    return {"WIDTH": s.K, "HEADS": s.H, "LIST": s.L, "SHARE": _SHARE}
+
+
+def _blocks(s: Shape) -> int:
+    """Of a row: one that has all keys in one turn, or as many as share them out."""
+    return 1 if s.N <= _WARPS * WARP_KEYS else shared_out(s, _SHARE)
 
 
 indexer_select = kernel(
@@ -41,16 +43,16 @@ indexer_select = kernel(
     reads_early=(),
     summary="scores of block keys, and the ids of the largest in order, in one launch",
     args=[
-        In("q", F32, "T H K", align=16),
-        In("keys", F32, "N K", align=16),
+        In("q", BF16, "T H K", align=16),
+        In("keys", BF16, "N K", align=16),
         In("weights", F32, "T H"),
         In("visible", I32, "T"),
         Out("score", F32, "T N"),
         Out("ids", I32, "T S", strided=True),
         Out("nans", I32, "T"),
         InOut("bins", I32, f"T {BINS}"),
-        InOut("ticket", I32, "T"),
-        Dim("H"),
+        InOut("list", I64, "T L"),
+        InOut("tickets", I32, "T 2"),
         Dim("N"),
         Dim("S"),
         Stride("ids_stride", of="ids"),
@@ -58,28 +60,26 @@ indexer_select = kernel(
         Scalar("offset", I32),
     ],
     constants=_constants,
-    geometry=lambda s: Geometry((-(-s.N // (8 * _WARPS * _key_tiles(s))), s.T), 32 * _WARPS),
+    geometry=lambda s: Geometry((_blocks(s), s.T), 32 * _WARPS),
     contract=dict(
         score=Within(
             "dot",
             depth=DEPTH,
             terms="H*K",
-            because="the bytes of indexer_score_f32: tensor cores only where every sum is exact",
+            because="the bytes of indexer_score_f32, from the same code",
         ),
         ids=Exact(because="score, then index, is a total order: there is one right list"),
         nans=Exact(because="an integer count"),
         bins=Exact(because="counts, zero again after every launch"),
-        ticket=Exact(because="the last block of a row puts it back to 0"),
+        list=Exact(because="entries, zero again after every launch"),
+        tickets=Exact(because="the last block of a row puts both back to 0"),
     ),
-    work=lambda s: Work(
-        read=4 * (s.T * s.H * (s.K + 1) + s.N * s.K + s.T),
-        write=4 * s.T * (s.S + 1),
-        flops=2 * s.T * s.N * s.H * (s.K + 1),
-    ),
+    work=lambda s: work(s, BF16, 4 * s.T * (s.S + 1)),
     requires=(
-        Require("K % 16 == 0 and K <= 128", because="a lane holds its share of a key in registers"),
-        Require("H <= 64", because="a thread adds two heads of 32"),
+        *REQUIRES,
+        Require("H <= 64", because="heads and entries share a block's memory"),
         Require("min(S, N) <= 1024", because="twice as many entries are sorted in shared memory"),
     ),
     batch_invariant="T",
+    portable=False,
 )

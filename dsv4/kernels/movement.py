@@ -23,6 +23,7 @@ from dsv4.spec import (
 )
 
 _COPY = Exact(because="elements are copied; an id outside the array reads as NaN, or is skipped")
+_ROUNDED = Exact(because="one rounding to the nearest bf16; an id outside the array is skipped")
 _SUM = Exact(because="one float32 addition, the same as encoding the float64 sum")
 _INSIDE = Require("0 <= offset and offset + C <= S", because="the columns must lie inside the row")
 
@@ -79,24 +80,27 @@ movement_gather_row = kernel(
 )
 
 
-def _scatter(name: str, summary: str, adds: bool) -> Kernel:
+def _scatter(name: str, summary: str, *, fmt: Format = F32, adds: bool = False) -> Kernel:
     """f32 rows that go to distinct ids; those that are added are read there first."""
     return kernel(
         name=name,
         family="movement",
         summary=summary,
-        args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", F32, "S D"), Dim("S"), Dim("D")],
+        args=[In("x", F32, "A D"), In("ids", I32, "A"), InOut("y", fmt, "S D"), Dim("S"), Dim("D")],
         geometry=lambda s: Geometry(grid=s.A, block=256),
-        contract=dict(y=_SUM if adds else _COPY),
+        contract=dict(y=_SUM if adds else _COPY if fmt is F32 else _ROUNDED),
         work=lambda s: Work(
             read=(8 if adds else 4) * s.A * s.D + 4 * s.A,
-            write=4 * s.A * s.D,
+            write=fmt.size_bytes * s.A * s.D,
             flops=s.A * s.D if adds else 0,
         ),
     )
 
 
-movement_scatter = _scatter("movement_scatter", "f32 rows written to distinct ids", adds=False)
+movement_scatter = _scatter("movement_scatter", "f32 rows written to distinct ids")
+movement_scatter_bf16 = _scatter(
+    "movement_scatter_bf16", "f32 rows written to distinct ids, rounded to bf16", fmt=BF16
+)
 movement_scatter_add = _scatter("movement_scatter_add", "f32 rows added to distinct ids", adds=True)
 
 movement_add = kernel(

@@ -59,7 +59,7 @@ queries_fp8 = kernel(
         In("table", F32, "P R"),
         In("positions", I32, "M"),
         Out("y", F32, "M N"),
-        Out("index_q", F32, "M H D"),
+        Out("index_q", BF16, "M H D"),
         Dim("N"),
         Dim("K"),
         Dim("H"),
@@ -95,7 +95,7 @@ queries_fp8 = kernel(
         + 4 * (-(-s.N // 128) + -(-s.H * s.D // 128)) * -(-s.K // 128)
         + 2 * s.M * s.K
         + 4 * s.M * s.R,
-        write=4 * s.M * (s.N + s.H * s.D),
+        write=s.M * (4 * s.N + 2 * s.H * s.D),
         flops=2 * s.M * (s.N + s.H * s.D) * s.K,
     ),
     batch_invariant="M",

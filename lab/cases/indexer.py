@@ -40,19 +40,37 @@ def _aligned(sign: float) -> Fill:
     return values(lambda rng, shape: sign * np.broadcast_to(1 + rng.random(shape[-1]), shape))
 
 
-@cases_for("indexer_score", "indexer_score_f32")
+@cases_for("indexer_score")
 def indexer_cases() -> Iterator[Case]:
     """One query and many, every tile of keys, all the model's sizes."""
+    yield _case("one", T=1, H=1, K=4, N=1)
+    yield _case("tail", T=3, H=5, K=12, N=17)
+    yield _case("odd heads", T=2, H=33, K=68, N=33)
+    yield _case("more heads than a tile", T=2, H=65, K=132, N=15)
+    yield _case("many heads", T=1, H=131, K=64, N=9)
+    yield _case("columns of two tiles", T=2, H=8, K=124, N=40)
+    yield from _common()
 
-    def case(name: str, **content: Any) -> Case:
-        return Case(name, **{"wscale": WSCALE, "visible": counts(2**31 - 1), **content})
 
-    yield case("one", T=1, H=1, K=4, N=1)
-    yield case("tail", T=3, H=5, K=12, N=17)
-    yield case("odd heads", T=2, H=33, K=68, N=33)
-    yield case("more heads than a tile", T=2, H=65, K=132, N=15)
-    yield case("many heads", T=1, H=131, K=64, N=9)
-    yield case("columns of two tiles", T=2, H=8, K=124, N=40)
+@cases_for("indexer_score_f32")
+def indexer_f32_cases() -> Iterator[Case]:
+    """The same, of the sizes that tensor cores take here."""
+    yield _case("one", T=1, H=1, K=8, N=1)
+    yield _case("tail", T=3, H=5, K=24, N=17)
+    yield _case("odd heads", T=2, H=33, K=72, N=33)
+    yield _case("a head more than sixteen", T=2, H=17, K=40, N=35)
+    yield _case("many heads", T=1, H=128, K=64, N=9)
+    yield _case("odd chunks", T=2, H=8, K=120, N=40)
+    yield _case("several turns", T=135, H=3, K=8, N=700)
+    yield from _common()
+
+
+def _case(name: str, **content: Any) -> Case:
+    return Case(name, **{"wscale": WSCALE, "visible": counts(2**31 - 1), **content})
+
+
+def _common() -> Iterator[Case]:
+    case = _case
     yield case("many blocks of 8", T=66, H=3, K=8, N=129)
     yield case("many blocks of 4", T=33, H=3, K=8, N=129)
     yield case("quantised", T=2, H=64, K=128, N=100, q=_quantised(-3, 1), keys=_quantised(-3, 1))

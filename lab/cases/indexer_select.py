@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dsv4.kernels.indexer_select import LIST
 from lab.cases import Case, cases_for
 from lab.cases.fills import Fill, sprinkled, values
 from lab.cases.indexer import counts
@@ -35,7 +36,7 @@ def _whole(limit: int) -> Fill:
 
 @cases_for("indexer_select")
 def indexer_select_cases() -> Iterator[Case]:
-    """Scores by tensor cores and by chains, ties of every share, every way to narrow them down."""
+    """Ties of every share, every way to narrow scores down, one block of a row and many."""
 
     def case(name: str, **content: Any) -> Case:
         usual: dict[str, Any] = {
@@ -43,7 +44,9 @@ def indexer_select_cases() -> Iterator[Case]:
             "offset": 0,
             "wscale": 2.0**-4,
             "bins": 0,
-            "ticket": 0,
+            "list": 0,
+            "tickets": 0,
+            "L": LIST,
             "q": grid(),
             "keys": grid(),
             "weights": _whole(3),
@@ -56,10 +59,11 @@ def indexer_select_cases() -> Iterator[Case]:
     yield case("heads beyond 32", T=2, H=33, K=32, N=70, S=20)
     yield case("all heads", T=2, H=64, K=128, N=140, S=64, weights=_whole(1))
     yield case("several blocks", T=2, H=4, K=64, N=700, S=100, check=True)
-    yield case("chains", T=2, H=5, K=32, N=150, S=40, q=_whole(3), keys=_whole(5))
-    yield case("chains beside products", T=2, H=5, K=32, N=300, S=40, keys=sprinkled(
+    yield case("odd width", T=2, H=5, K=40, N=150, S=40)
+    yield case("whole numbers", T=2, H=5, K=32, N=150, S=40, q=_whole(3), keys=_whole(5))
+    yield case("numbers between", T=2, H=5, K=32, N=300, S=40, keys=sprinkled(
         grid(), [0.3125], 0.002))  # fmt: skip
-    yield case("powers far apart", T=2, H=5, K=128, N=150, S=40, keys=grid(12), weights=_whole(1))
+    yield case("powers apart", T=2, H=5, K=128, N=150, S=40, keys=grid(4), weights=_whole(1))
     yield case("zero queries", T=2, H=5, K=32, N=150, S=40, q=0.0)
     yield case("zero keys", T=2, H=5, K=32, N=150, S=40, keys=0.0)
     lengths = counts(-1, 0, 1, 39, 40, 41, 127, 128, 129, 300, 301, -(2**31))
@@ -68,6 +72,13 @@ def indexer_select_cases() -> Iterator[Case]:
     yield case("equal", T=1, H=2, K=16, N=900, S=64, weights=0.0)
     yield case("more equal than can wait", T=1, H=2, K=16, N=3000, S=64, weights=0.0)
     yield case("narrowed down", T=1, H=16, K=64, N=3000, S=16, wscale=1.0)
+    yield case("one block", T=3, H=3, K=16, N=600, S=300, visible=counts(512, 299, 513))
+    yield case("shared out thinly", T=2, H=3, K=16, N=1300, S=30, visible=counts(513, 1290))
+    yield case("listed", T=2, H=16, K=64, N=3000, S=64, L=512, check=True)
+    yield case("listed, ties", T=1, H=2, K=16, N=2000, S=64, L=900, keys=grid(twelfths=2))
+    yield case("list too short", T=2, H=16, K=64, N=2600, S=64, L=70)
+    yield case("own list too short", T=1, H=2, K=16, N=3000, S=20, L=1000, weights=0.0)
+    yield case("listed or not", T=3, H=3, K=16, N=1500, S=40, L=400, visible=counts(800, 801, 1500))
     yield case("negative", T=2, H=9, K=32, N=300, S=64, weights=-1.0)
     nan = sprinkled(grid(), [np.nan], 0.001)
     yield case("nan keys", T=2, H=3, K=16, N=200, S=60, keys=nan)

@@ -79,7 +79,7 @@ def movement_gather_row_cases() -> Iterator[Case]:
     yield Case("vocabulary", S=129280, D=256, A=5, slot=3, ids=ids("S"), level="full")
 
 
-@cases_for("movement_scatter", "movement_scatter_add")
+@cases_for("movement_scatter", "movement_scatter_bf16", "movement_scatter_add")
 def movement_scatter_cases() -> Iterator[Case]:
     """Distinct ids, ids that are skipped, sums that cancel, round and overflow."""
     yield Case("one", S=1, D=1, A=1, ids=_id(0))

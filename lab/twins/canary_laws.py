@@ -158,6 +158,7 @@ LAWS: Mapping[str, Laws] = {
     "movement_gather": ("tail", {"x": Law("D", COPY)}),
     "movement_gather_row": ("tail", {"x": Law("D", COPY)}),
     "movement_scatter": ("tail", {"x": Law("D", COPY), "y": Law("S D", COPY)}),
+    "movement_scatter_bf16": ("tail", {"x": Law("D", COPY), "y": Law("S D", COPY)}),
     "movement_scatter_add": ("tail", {"x": Law("D", _ADD), "y": Law("S D", _ADD)}),
     "movement_add": ("tail", {"x": Law("N", _ADD), "y": Law("N", _ADD)}),
     "movement_take": ("tail", {"x": Law("T", COPY)}),

@@ -51,6 +51,11 @@ def repeated_rows(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows[np.arange(len(rows)) // 2 * 2])
 
 
+def upper_halves(numbers: np.ndarray) -> np.ndarray:
+    """f32 numbers as bf16: the same ones where eight leading bits hold them, otherwise cut off."""
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16)
+
+
 def bf16_as_f32(bits: np.ndarray) -> np.ndarray:
     """The same numbers in f32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

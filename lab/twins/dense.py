@@ -200,6 +200,7 @@ def _one_by_one(bench: Bench, i: Inputs) -> Outputs:
     heads = bench.run("rope", x=heads.reshape(-1, i["H"], i["D"]), **place)["x"]
     heads = bench.run("hadamard", x=heads.reshape(-1, i["D"]), scale=i["scale"])["x"]
     heads = bench.run("act_quant_fp4_inplace", x=heads)["x"]
+    heads = bench.run("cast_bf16", x=heads.reshape(-1))["y"]
     return {"y": y, "index_q": heads.reshape(-1, i["H"], i["D"])}
 
 
@@ -257,8 +258,15 @@ TWINS = (
     Twin(
         name="queries_fp8_in_parts",
         left="queries_fp8",
-        right="linear_fp8 twice, rope, hadamard, act_quant_fp4_inplace",
-        kernels=("queries_fp8", "linear_fp8", "rope", "hadamard", "act_quant_fp4_inplace"),
+        right="linear_fp8 twice, rope, hadamard, act_quant_fp4_inplace, cast_bf16",
+        kernels=(
+            "queries_fp8",
+            "linear_fp8",
+            "rope",
+            "hadamard",
+            "act_quant_fp4_inplace",
+            "cast_bf16",
+        ),  # fmt: skip
         trials=_LATENTS,
         run_left=_both_at_once,
         run_right=_one_by_one,

@@ -159,7 +159,7 @@ def _rows(
             made[f"{prefix}ape"] = f32(rng, (C, columns))
             made[f"{prefix}gain"] = f32(rng, (width,))
         if kind == "indexed":
-            made |= dict(keys=f32(rng, (cap, keys)), scale=float(np.float32(keys**-0.5)))
+            made |= dict(keys=bf16(rng, (cap, keys)), scale=float(np.float32(keys**-0.5)))
         return made
 
     return make
@@ -189,7 +189,7 @@ def _chain(bench: Bench, i: Inputs) -> Outputs:
         rows = _turned(bench, i, _pooled(bench, i, "index_", _INDEX), i["firsts"])
         rows = bench.run("hadamard", x=rows, scale=i["scale"])["x"]
         rows = bench.run("act_quant_fp4_inplace", x=rows)["x"]
-        made = bench.run("movement_scatter", x=rows, ids=i["index_rows"], y=i["keys"])
+        made = bench.run("movement_scatter_bf16", x=rows, ids=i["index_rows"], y=i["keys"])
         found["keys"] = made["y"]
     return found
 
@@ -232,7 +232,8 @@ def _finish(kind: str) -> Twin:
     kernel = f"finish_{kind}"
     single = ["rms_norm_f32", "cast_bf16", "rope", "act_quant_fp8_inplace", "movement_scatter"]
     single += ["compressor_pool_at"] if kind != "window" else []
-    single += ["hadamard", "act_quant_fp4_inplace"] if kind == "indexed" else []
+    if kind == "indexed":
+        single += ["hadamard", "act_quant_fp4_inplace", "movement_scatter_bf16"]
     return Twin(
         name=f"{kernel}_in_parts",
         left=kernel,

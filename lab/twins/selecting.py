@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from lab.cases.fills import sprinkled, uniform
 from lab.twins import Inputs, Trial, Twin
 from lab.twins.bench import Bench, Outputs
-from lab.twins.contents import Rng, f32
+from lab.twins.contents import Rng, f32, upper_halves
 from lab.twins.rows import rows_alone
 
 Make = Callable[[Rng], dict[str, Any]]
@@ -97,14 +98,34 @@ def _queries(T: int, H: int, K: int, N: int, *, opposed: bool = False) -> Make:
     return make
 
 
-_SCORES = (
-    Trial("odd sizes", _queries(3, 5, 12, 17)),
+def _cut(make: Make) -> Make:
+    """The same queries and keys in bf16."""
+
+    def made(rng: Rng) -> dict[str, Any]:
+        found = make(rng)
+        return {**found, **{name: upper_halves(found[name]) for name in ("q", "keys")}}
+
+    return made
+
+
+_COMMON = (
     Trial("many keys", _queries(8, 3, 8, 515)),
     Trial("negative products", _queries(4, 9, 64, 67, opposed=True)),
-    Trial("more heads than a tile", _queries(2, 65, 132, 33)),
     Trial("verify", _queries(6, 64, 128, 70)),
     Trial("long", _queries(6, 64, 128, 2049), "full"),
 )
+_SCORES = {
+    "indexer_score": (
+        Trial("odd sizes", _queries(3, 5, 12, 17)),
+        Trial("more heads than a tile", _queries(2, 65, 132, 33)),
+        *_COMMON,
+    ),
+    "indexer_score_f32": (
+        Trial("odd sizes", _cut(_queries(3, 5, 24, 17))),
+        Trial("more heads than a tile", _cut(_queries(2, 65, 104, 33))),
+        *(replace(trial, make=_cut(trial.make)) for trial in _COMMON),
+    ),
+}
 
 
 def _all_keys(kernel: str) -> Callable[[Bench, Inputs], Outputs]:
@@ -134,7 +155,7 @@ def _grouped(kernel: str) -> Twin:
         left=f"{kernel}, all keys",
         right=f"{kernel}, a few keys a launch",
         kernels=(kernel,),
-        trials=tuple(t for t in _SCORES if t.level == "quick"),
+        trials=tuple(t for t in _SCORES[kernel] if t.level == "quick"),
         run_left=_all_keys(kernel),
         run_right=_keys_in_groups(kernel),
     )
@@ -154,7 +175,7 @@ def _quantised(T: int, H: int, K: int, N: int, S: int, *, off: float = 0.0, **na
             grid = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], rows.shape) * np.sign(rows)
             quantised = (grid * powers.repeat(32, -1)[..., :K]).astype(np.float32)
             free = rng.random(rows.shape[:-1]) < (off if name == "keys" else 0.0)
-            queries[name] = np.where(free[..., None], rows, quantised)
+            queries[name] = upper_halves(np.where(free[..., None], rows, quantised))
         return dict(queries, S=S, offset=77)
 
     return make
@@ -171,19 +192,25 @@ _CHOICES = (
 )
 
 
-def _at_once(bench: Bench, i: Inputs) -> Outputs:
+def _between(i: Inputs) -> dict[str, np.ndarray]:
+    """What is zero between launches; rows of thousands of keys need so short a list."""
     T = len(i["q"])
-    zero = dict(bins=np.zeros((T, 2048), np.int32), ticket=np.zeros(T, np.int32))
-    return bench.run("indexer_select", **i, **zero)
+    return dict(
+        bins=np.zeros((T, 2048), np.int32),
+        list=np.zeros((T, 1200), np.int64),
+        tickets=np.zeros((T, 2), np.int32),
+    )
+
+
+def _at_once(bench: Bench, i: Inputs) -> Outputs:
+    return bench.run("indexer_select", **i, **_between(i))
 
 
 def _one_after_the_other(bench: Bench, i: Inputs) -> Outputs:
-    T = len(i["q"])
     queries = {name: i[name] for name in ("q", "keys", "weights", "visible", "wscale")}
     score = bench.run("indexer_score_f32", **queries)["score"]
     made = bench.run("topk", score=score, visible=i["visible"], S=i["S"], offset=i["offset"])
-    zero = dict(bins=np.zeros((T, 2048), np.int32), ticket=np.zeros(T, np.int32))
-    return {"score": score, **made, **zero}
+    return {"score": score, **made, **_between(i)}
 
 
 TWINS = (
@@ -206,6 +233,6 @@ TWINS = (
         run_right=_sorted,
     ),
     rows_alone("topk", axis="T", trials=_SELECTIONS),
-    *(rows_alone(k, axis="T", trials=_SCORES) for k in ("indexer_score", "indexer_score_f32")),
-    *(_grouped(kernel) for kernel in ("indexer_score", "indexer_score_f32")),
+    *(rows_alone(kernel, axis="T", trials=trials) for kernel, trials in _SCORES.items()),
+    *(_grouped(kernel) for kernel in _SCORES),
 )

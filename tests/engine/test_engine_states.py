@@ -199,9 +199,10 @@ def test_there_is_no_next_token_block_without_one(engine: Engine) -> None:
 def test_caches_take_the_bytes_that_the_placement_counted() -> None:
     engine = tiny_engine(quantisers="off", stages=2, split_at="2")
     state, chunk = engine.alloc_decode_state(), engine.arms.prefill_chunk
+    keys = engine.arms.index_format
     for stage, size in zip(engine.placement.stages, state.cache_bytes, strict=True):
         ratios = engine.config.compress_ratios[slice(*stage.layers)]
-        counted = [cache_bytes(engine.config, r, engine.max_seq, chunk) for r in ratios]
+        counted = [cache_bytes(engine.config, r, engine.max_seq, chunk, keys) for r in ratios]
         assert size == sum(counted) == stage.state_bytes
 
 
