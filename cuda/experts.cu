@@ -144,7 +144,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
             if (TOKENS == 1) stage_wide(room, h.wide_x + (i64)t * K);
             finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x, block_row);
         }
-        cp_async_wait<0>();
+        cp_async_wait_all();
         __syncthreads();
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();
@@ -309,7 +309,7 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
             finish_dense(shared, stream, ring, room, block_row);
         }
         quantise_rows(h.hidden + slot * K, slots * K, in);
-        cp_async_wait<0>();
+        cp_async_wait_all();
         __syncthreads();
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();

@@ -46,7 +46,7 @@ __device__ __forceinline__ void sum_slots(const Slab (&slab)[Slabs], const RowOf
     scales.copy(slab, id, slots, N, row_of);
     stage(in, x, x_scales, first_row);
     clear_zeros();
-    cp_async_wait<0>();
+    cp_async_wait_all();
     __syncthreads();
     finish_walk<0>(walk, stream, ring, in, scales);
     __syncthreads();
