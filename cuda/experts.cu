@@ -107,10 +107,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     constexpr int HALF = ROWS / 2;
     extern __shared__ __align__(128) u8 staged[];
     let_next_start();
-    // A block that only fills the wave stays as long as the others: it does what the last one does.
-    const int t = blockIdx.x, last_row = (h.N - 1) / HALF * HALF;
-    const int block_row = min((int)blockIdx.y * HALF, last_row);
-    const bool idle = (int)blockIdx.y * HALF > last_row;
+    const int t = blockIdx.x, block_row = blockIdx.y * HALF;
     const bool has_shared = TOKENS == 1 || t == 0;
     const auto row_of = [&](int i) { return min(block_row + i % HALF, h.N - 1); };
     const Rows rows = Rows::of_lane(row_of);
@@ -149,7 +146,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();
         const bool last = number + 1 == SLOT_GROUPS;
-        if (!idle) store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
+        store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
         if (!last) __syncthreads();  // its factors are read
     }
 }
@@ -274,9 +271,7 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     __shared__ float values[SLOT_GROUPS * SLOTS + 1][ROWS];
     extern __shared__ __align__(128) u8 staged[];
     let_next_start();
-    const int last_row = (h.N - 1) / ROWS * ROWS;
-    const int block_row = min((int)blockIdx.y * ROWS, last_row);
-    const bool idle = (int)blockIdx.y * ROWS > last_row;  // as in the first half
+    const int block_row = blockIdx.y * ROWS;
     const i64 token = blockIdx.x;
     const auto row_of = [&](int i) { return min(block_row + i, h.N - 1); };
     const Rows rows = Rows::of_lane(row_of);
@@ -325,7 +320,6 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
         if (i >= 0 && i < ROWS) values[SLOT_GROUPS * SLOTS][i] = dense_sum(i, 0);
     }
     __syncthreads();
-    if (idle) return;
     for (int i = threadIdx.x; i < ROWS && block_row + i < h.N; i += THREADS) {
         float sum = 0.0f;
         for (int a = 0; a < h.A; ++a) {

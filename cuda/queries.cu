@@ -54,9 +54,7 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
                 int P, float scale) {
     __shared__ float heads[ROWS][WIDTH];
     constexpr int BESIDE = PASSES - HEAD_PASSES;  // passes over w in a block with a head
-    // A block that only fills the wave stays as long as the others: it does what the last one does.
-    const int last = H - 1 + (max(0, N / BLOCK_ROWS - H * BESIDE) + PASSES - 1) / PASSES;
-    const int block = min((int)blockIdx.x, last);
+    const int block = blockIdx.x;
     const bool with_head = block < H;
     const int tile = with_head ? block * BESIDE : H * BESIDE + (block - H) * PASSES;
     const HeadFirst deal{N, with_head ? block : -1, tile * BLOCK_ROWS};
@@ -70,7 +68,6 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     Angles<WIDTH> angles{};
     if (with_head && first_m < ROWS) angles.load(table, positions[first_m], R, P);
     __syncthreads();
-    if ((int)blockIdx.x > last) return;
 
     for (int i = threadIdx.x; i < own * BLOCK_ROWS * ROWS; i += GEMV_THREADS)
         heads[i / WIDTH][i % WIDTH] = sum_of_row(partial, i % WIDTH, i / WIDTH);

@@ -251,15 +251,12 @@ template <bool Grouped, class Weights, class Output>
 __device__ __forceinline__ void gemv(const Weights& weights, const bf16* x, Output* y, int N, int K,
                                      int group_rows, i64 x_stride, i64 y_stride) {
     let_next_start();
-    // A block that only fills the wave stays as long as the others: it does what the last one does.
-    const int last = (N - 1) / (PASSES * BLOCK_ROWS);
-    const int block_row = min((int)blockIdx.x, last) * (PASSES * BLOCK_ROWS);
+    const int block_row = blockIdx.x * (PASSES * BLOCK_ROWS);
     const int first_row = block_row + (int)threadIdx.x / 32 / PARTS * SET_ROWS;
     const int passes = max(0, min(PASSES, (N - first_row + BLOCK_ROWS - 1) / BLOCK_ROWS));
     const Partial& partial = sum_passes<Grouped>(weights, InOrder{first_row},
                                                  {x, K, group_rows, x_stride}, passes);
     __syncthreads();
-    if ((int)blockIdx.x > last) return;
     for (int i = threadIdx.x; i < PASSES * BLOCK_ROWS * ROWS; i += GEMV_THREADS) {
         const int m = i / (PASSES * BLOCK_ROWS), at = i % (PASSES * BLOCK_ROWS);
         if (block_row + at < N)

@@ -7,7 +7,6 @@ They give the bytes of the kernels whose work they do: `linear_fp4`, `linear_fp8
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.card import whole_waves
 from dsv4.kernels.linear_bf16 import DEPTH as DENSE_DEPTH
 from dsv4.kernels.linear_bf16 import PARTS as DENSE_PARTS
 from dsv4.kernels.linear_fp4 import (
@@ -69,7 +68,7 @@ def _constants(s: Shape, tiles: int, x_rows: int, tokens: int) -> dict[str, int]
 
 def _geometry(s: Shape, c: Mapping[str, int], rows: int, group: int) -> Geometry:
     blocks = -(-s.N // rows)
-    grid = (s.T, whole_waves(blocks) if s.T == 1 else blocks)
+    grid = (s.T, blocks)
     return Geometry(
         grid, 32 * c["PARTS"] * c["SETS"], shared_bytes(s, c, group, wide=c["TOKENS"] == 1)
     )

@@ -7,7 +7,6 @@ add in the same order to give the same bytes.
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.card import whole_waves
 from dsv4.spec import (
     BF16,
     F32,
@@ -123,7 +122,7 @@ def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
     """One block for the passes that its warps make down `rows` rows of w."""
     block_rows = 8 * c["TILES"] * c["SETS"] * c["PASSES"]
     return Geometry(
-        grid=whole_waves(-(-rows // block_rows)),
+        grid=-(-rows // block_rows),
         block=32 * c["PARTS"] * c["SETS"],
         shared_bytes=room_bytes(c, element),
     )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.card import whole_waves
 from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, all_constants, room_bytes
 from dsv4.spec import (
     BF16,
@@ -39,7 +38,7 @@ def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
     beside = c["PASSES"] - s.D // rows
     left = s.N // rows - s.H * beside
     return Geometry(
-        grid=whole_waves(s.H + max(0, -(-left // c["PASSES"]))),
+        grid=s.H + max(0, -(-left // c["PASSES"])),
         block=32 * c["PARTS"],
         shared_bytes=room_bytes(c, 1),
     )

@@ -244,9 +244,6 @@ class CudaDevice:
         with self._device:
             function = _function(self.index, spec.symbol, path)
             self._allow_shared(spec, function, geometry.shared_bytes)
-            if spec.reads_early is not None:
-                # Blocks of two kernels share a multiprocessor only under one split of its memory.
-                function.preferred_shared_memory_carveout = 100
             if geometry.dependent:
                 return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
