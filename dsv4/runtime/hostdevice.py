@@ -13,7 +13,7 @@ import numpy as np
 
 from dsv4.errors import DeviceError, Refusal, SpecError
 from dsv4.runtime.device import Device, Graph, null_stream
-from dsv4.runtime.host import CpAsync, build
+from dsv4.runtime.host import CpAsync, Mode, build
 from dsv4.runtime.sources import cuda_root
 from dsv4.spec import Format, Geometry, KernelSpec
 
@@ -127,12 +127,8 @@ class HostDevice:
         # Copies land as late as they may where order is shuffled, and at once elsewhere: the one
         # shows a missing wait, the other what is overwritten too early.
         landing: CpAsync = "deferred" if self.mode == "shuffle" else "eager"
-        module = build(
-            source,
-            defines=constants,
-            mode=self.mode,
-            cp_async=landing,  # type: ignore[arg-type]
-        )
+        mode: Mode = self.mode  # type: ignore[assignment]
+        module = build(source, defines=constants, mode=mode, cp_async=landing)
         declared = tuple(a.signature for a in spec.args)
         found = module.signature(spec.symbol)
         if found != declared:
