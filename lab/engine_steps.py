@@ -11,7 +11,7 @@ import numpy as np
 
 from dsv4.engine import decode
 from dsv4.engine.engine import Engine
-from dsv4.engine.interleave import step_turns, take_turns
+from dsv4.engine.interleave import Turns, step_turns, take_turns
 from dsv4.engine.lanes import in_order, send
 from dsv4.engine.prefill import bucket
 from dsv4.engine.recording import recorded
@@ -84,7 +84,7 @@ class StepCost:
 class StreamsCost:
     """Greedy decoding of several sequences in turns beside one alone, tokens read back.
 
-    step_s: the median of a step of all of them; alone_s: of a step of one by itself.
+    step_s: the mean of a step of all of them; alone_s: of a step of one by itself.
     """
 
     streams: int
@@ -203,7 +203,9 @@ def replays(engine: Engine, *, context: int, count: int, rows: int = 1) -> Repla
 def streams_cost(engine: Engine, *, context: int, streams: int, repeats: int = 5) -> StreamsCost:
     """What steps of several sequences in turns cost after prompts of `context` tokens each.
 
-    Errors: StateError for too little room: a sequence goes on by two steps and the repeats.
+    All steps run without a pause, as in generation: while a later stage ends one sequence's step,
+    the first begins the next one's. So their mean has a share of the beginning and the end.
+    Errors: StateError for too little room: a sequence goes on by a step and the repeats.
     """
     rng = np.random.default_rng(0)
     states = [engine.alloc_decode_state(rows=1) for _ in range(streams)]
@@ -211,16 +213,20 @@ def streams_cost(engine: Engine, *, context: int, streams: int, repeats: int = 5
         engine.prefill_with_cache(rng.integers(0, engine.config.vocab_size, context), state)
     tokens: list[list[int]] = [[1 + n] for n in range(streams)]
 
-    def step_all(chosen: Sequence[int]) -> None:
-        take_turns([step_turns(engine, tokens[n][-1], states[n], tokens[n]) for n in chosen])
+    def steps(n: int, count: int) -> Turns:
+        for _ in range(count):
+            yield from step_turns(engine, tokens[n][-1], states[n], tokens[n])
+
+    def step_all(chosen: Sequence[int], count: int) -> None:
+        take_turns([steps(n, count) for n in chosen])
 
     # Binds and records.
-    step_all(range(streams))
-    together = [_wall_s(engine, lambda: step_all(range(streams))) for _ in range(repeats)]
+    step_all(range(streams), 1)
+    together = _wall_s(engine, lambda: step_all(range(streams), repeats)) / repeats
     begin_again(states[0])
     engine.prefill_with_cache(rng.integers(0, engine.config.vocab_size, context), states[0])
-    alone = [_wall_s(engine, lambda: step_all((0,))) for _ in range(repeats)]
-    return StreamsCost(streams, float(np.median(together)), float(np.median(alone)))
+    alone = _wall_s(engine, lambda: step_all((0,), repeats)) / repeats
+    return StreamsCost(streams, together, alone)
 
 
 def _graph_s(engine: Engine, state: DecodeState, rows: int, repeats: int) -> float | None:

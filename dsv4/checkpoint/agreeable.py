@@ -92,7 +92,12 @@ def is_changed(plan: MintPlan, name: str) -> bool:
 
 
 def speak(plan: MintPlan, device: Device, name: str, made: Any) -> None:
-    """Change a made tensor, in place, into what the language needs."""
+    """Change a made tensor of the device, in place, into what the language needs."""
+    with device.active():
+        _speak(plan, device, name, made)
+
+
+def _speak(plan: MintPlan, device: Device, name: str, made: Any) -> None:
     c, xp = plan.config, device.xp
     if name.endswith(".weight_scale_2"):
         made *= np.float32(2.0**-_DAMPING_BITS)

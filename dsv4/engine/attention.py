@@ -191,7 +191,8 @@ def _choose(
             chosen = hostmath.select(
                 device.to_numpy(score), device.to_numpy(when.blocks), places, offset
             )
-            ids[...] = device.to_device(chosen)
+            with device.active():
+                ids[...] = device.to_device(chosen)
 
         run.tape.call("host select", select)
         return

@@ -85,8 +85,7 @@ def dspark_alloc_state(engine: Engine) -> DsparkState:
     block, window = c.dspark_block_size, c.window_size
 
     def ring() -> LayerCache:
-        kvc = last.device.empty((window + block, c.head_dim), F32)
-        kvc[...] = 0.0
+        kvc = last.device.zeros((window + block, c.head_dim), F32)
         return LayerCache(0, window, block, kvc, None, None, None)
 
     def integers(device: Any, count: int) -> Any:
@@ -166,9 +165,11 @@ def dspark_prime_prefill(engine: Engine, dstate: DsparkState, main_hidden: Any, 
     held = main_hidden[shape[0] - wanted :]
     for first in range(0, wanted, dstate.taps.count):
         part = held[first : first + dstate.taps.count]
-        dstate.taps.rows[: len(part)] = part
+        with engine.last.device.active():
+            dstate.taps.rows[: len(part)] = part
         dspark_write_rings(engine, dstate, 0, dstate.next, len(part))
-    dstate.taps.rows[:1] = held[-1:]
+    with engine.last.device.active():
+        dstate.taps.rows[:1] = held[-1:]
 
 
 def dspark_prefill_prime(

@@ -81,9 +81,11 @@ def mtp_prefill_prime(engine: Engine, ids: Any, state: DecodeState, mstate: MtpS
     following = [int(t) for t in ids[end - count + 1 :]]
     for first in range(0, count - 1, mstate.taps.count):
         tokens = following[first : first + mstate.taps.count]
-        mstate.taps.rows[: len(tokens)] = held[first : first + len(tokens)]
+        with engine.last.device.active():
+            mstate.taps.rows[: len(tokens)] = held[first : first + len(tokens)]
         _run(engine, mstate, tokens)
-    mstate.taps.rows[:1] = held[-1:]
+    with engine.last.device.active():
+        mstate.taps.rows[:1] = held[-1:]
     return out
 
 

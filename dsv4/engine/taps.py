@@ -39,8 +39,7 @@ def new_taps(engine: Engine, layers: tuple[int, ...], count: int, *, averaged: b
     """Taps of `count` rows, all zero."""
     c = engine.config
     width = c.dim * (len(layers) if averaged else c.hc_mult)
-    rows = engine.last.device.empty((count, width), F32)
-    rows[...] = 0.0
+    rows = engine.last.device.zeros((count, width), F32)
     return Taps(engine, layers, averaged, rows)
 
 

@@ -307,6 +307,12 @@ class CudaDevice:
             ) from None
 
     @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Arrays' own operators inside the `with` run on this GPU, on its current stream."""
+        with self._device:
+            yield
+
+    @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
         """A new stream, current inside the `with`; waits for it at the end."""
         with self._device, cupy.cuda.Stream(non_blocking=True) as stream:

@@ -97,6 +97,13 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for everything launched so far. Errors: DeviceError, LaunchError."""
 
+    def active(self) -> contextlib.AbstractContextManager[Any]:
+        """Arrays' own operators inside the `with` run on this device, in order with its launches.
+
+        Of several devices another one may be current: it would reach this one's memory, in no
+        order with what was launched here.
+        """
+
     def stream(self) -> contextlib.AbstractContextManager[Any]:
         """A new stream, current inside the `with`; waits for it at the end."""
 

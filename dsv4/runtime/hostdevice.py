@@ -170,6 +170,10 @@ class HostDevice:
         """Launches follow each other."""
         return False
 
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        """There is one processor, and everything is in order."""
+        return contextlib.nullcontext()
+
     def require_dependent_launch(self) -> None:
         """Nothing to require: launches follow each other, and check mode holds the rules."""
 
