@@ -146,7 +146,9 @@ def test_what_loading_looks_at_is_what_decides_about_sharing() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 read |= {node.attr} if node.value.id == "arms" else set()
-    assert read == LOADING
+    # Keys of an index lie in states, which every engine makes by its own arms; a placement that two
+    # share counts those of the first.
+    assert read - {"index_format"} == LOADING
     assert set(resolve_arms().to_json()) >= LOADING
 
 
