@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsv4.checkpoint.config import ModelConfig
+from dsv4.engine.arms import VERIFY_ROWS
 from dsv4.engine.products import product
 from dsv4.engine.rows import Rows, Schedule
 from dsv4.engine.state import LayerCache
@@ -52,9 +53,9 @@ def choose(
     c, space = run.config, run.workspace
     run.tape.launch(
         indexer_select, query, keys, weights, when.blocks,
-        space.filled("index bins", 0, space.rows, BINS, fmt=I32)[: run.rows],
-        space.filled("index list", 0, space.rows, LIST, fmt=I64)[: run.rows],
-        space.filled("index tickets", 0, space.rows, 2, fmt=I32)[: run.rows],
+        space.filled("index bins", 0, VERIFY_ROWS, BINS, fmt=I32)[: run.rows],
+        space.filled("index list", 0, VERIFY_ROWS, LIST, fmt=I64)[: run.rows],
+        space.filled("index tickets", 0, VERIFY_ROWS, 2, fmt=I32)[: run.rows],
         score=run.buffer("score", len(keys)), ids=ids, nans=run.buffer("score nans", fmt=I32),
         wscale=float(np.float32(c.index_head_dim**-0.5 * c.index_n_heads**-0.5)), offset=offset,
     )  # fmt: skip
