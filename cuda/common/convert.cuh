@@ -142,6 +142,12 @@ __device__ __forceinline__ u32 e4m3x2_to_bf16x2(u32 codes) {
 // NaN becomes the NaN code of its sign.
 __device__ __forceinline__ u8 f32_to_e4m3(float value) {
     const u32 bits = __float_as_uint(value);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u16 pair;  // the second of two values is its low byte
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    // Hardware has one NaN.
+    return value != value ? (u8)(bits >> 24 | 0x7fu) : (u8)pair;
+#else
     const u8 sign = (u8)((bits >> 24) & 0x80u);
     const u32 magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return sign | 0x7fu;
@@ -153,6 +159,7 @@ __device__ __forceinline__ u8 f32_to_e4m3(float value) {
     }
     const u32 rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
     return sign | (u8)((rounded >> 20) - (120u << 3));
+#endif
 }
 
 // ---------------------------------------------------------------------------- e8m0
