@@ -35,7 +35,7 @@ def engines(
     for switches in arms[1:]:
         wanted = resolve_arms(**switches)
         if share_weights(first.arms, wanted):
-            found.append(_on_the_same_weights(first, wanted))
+            found.append(on_the_same_weights(first, wanted))
         else:
             found.append(open_engine(folder, devices, backend, max_seq, switches))
     return found
@@ -47,7 +47,8 @@ def share_weights(a: Arms, b: Arms) -> bool:
     return all(mine[name] == other[name] for name in LOADING)
 
 
-def _on_the_same_weights(engine: Engine, arms: Arms) -> Engine:
+def on_the_same_weights(engine: Engine, arms: Arms) -> Engine:
+    """The engine under other switches that load the same (`share_weights`), beside it."""
     chunk = arms.prefill_chunk
     return replace(
         engine,

@@ -87,8 +87,9 @@ def evaluate_texts(
 
     Every byte is scored once, in windows that overlap. --against and --law put a second model
     beside the first one, on the same windows. The drafter plays a round behind each of --rounds
-    prefixes of the texts, judged by the trunk's greedy choices. Leaves with 1 when a text that is
-    written with drafts (--prompts) differs.
+    prefixes of the texts, judged by the trunk's greedy choices. Behind --prompts it writes by plain
+    steps and with drafts, and in turn under --against, if that loads the same weights. Leaves with
+    1 when a text that is written with drafts differs.
 
     \b
     Example:
@@ -121,6 +122,7 @@ def evaluate_texts(
     made = evaluate(
         folder, texts, overlap, place, drafting, text.progress, rounds=rounds, every=every,
         prompts=prompts, length=length, stop=() if tokenizer.eos is None else (tokenizer.eos,),
+        rival=with_drafter(folder, other) if against and prompts else None,
     )  # fmt: skip
     second = None
     if against or law is not None:
@@ -128,7 +130,7 @@ def evaluate_texts(
             folder, texts, overlap, place, made.scored, text.progress, switches=other, law=law
         )
     found = document(folder, texts, overlap, by, made, packed(texts), second, law, other)
-    same = made.written is None or not made.written.differing
+    same = not any(w and w.differing for w in (made.written, made.written_against))
     code = ExitCode.OK if same else ExitCode.CONTRACT
     kept = {"kernel": "eval", "family": "model", "case": folder.name, "outputs": [], **found}
     verdict = PASS if same else FAIL

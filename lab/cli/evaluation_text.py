@@ -66,6 +66,11 @@ def document(
         "against": None if second is None else _second(second, law, switches),
         "drafter": None if made.drafting is None else _drafter(made.drafting),
         "written": None if made.written is None else _written(made.written),
+        "written_against": (
+            None
+            if made.written_against is None
+            else {**_written(made.written_against), "switches": dict(switches)}
+        ),
     }
 
 
@@ -133,6 +138,8 @@ def show(found: Mapping[str, Any], record: int | None) -> None:
         _show_drafter(found["drafter"])
     if found["written"] is not None:
         _show_written(found["written"])
+    if found["written_against"] is not None:
+        _show_written(found["written_against"])
     if record is not None:
         text.note(f"record {record:04d}")
 
@@ -141,9 +148,12 @@ def _packed_bits(file: Mapping[str, Any]) -> tuple[float, float]:
     return 8 * file["gzip_bytes"] / file["size_bytes"], 8 * file["xz_bytes"] / file["size_bytes"]
 
 
+def _named(switches: Mapping[str, str | None]) -> str:
+    return " ".join(f"{k}={v}" for k, v in switches.items())
+
+
 def _show_second(second: Mapping[str, Any]) -> None:
-    arms = " ".join(f"{k}={v}" for k, v in (second["switches"] or {}).items())
-    name = f"law {second['law']}" if second["law"] else arms
+    name = f"law {second['law']}" if second["law"] else _named(second["switches"])
     text.say(
         f"{name}: {second['bits_per_byte']:.4f} bits/byte, {second['difference']:+.6f}"
         f" ({second['relative']:+.4%}); the same likeliest token at {second['same']} of"
@@ -178,10 +188,10 @@ def _show_drafter(drafter: Mapping[str, Any]) -> None:
 
 def _show_written(made: Mapping[str, Any]) -> None:
     word = text.verdict("FAIL" if made["differing"] else "SAME")
-    where = ""
+    where = " under " + _named(made["switches"]) if "switches" in made else ""
     if made["first"] is not None:
         prompt, place = made["first"]
-        where = f", {made['differing']} of them differ, first prompt {prompt} at token {place}"
+        where += f", {made['differing']} of them differ, first prompt {prompt} at token {place}"
     places = " ".join(f"{a}/{n}" for a, n in made["places"])
     text.say(
         f"\n{word}  {made['tokens']} tokens behind {made['prompts']} prompts{where};"

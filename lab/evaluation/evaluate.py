@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dsv4.engine.engine import Engine
+from dsv4.engine.switches import resolve_arms
 from dsv4.errors import Refusal
+from lab.bench.engines import on_the_same_weights, share_weights
 from lab.debug.subjects import open_model
 from lab.engine_steps import open_engine
 from lab.evaluation.calibration import Calibration, calibration
@@ -68,12 +70,13 @@ class Drafting:
 class Evaluation:
     """What an engine says about every text, its drafter on them, and what it writes behind prompts.
 
-    arms, device: as it ran.
+    arms, device: as it ran. written_against: the same prompts under other switches.
     """
 
     scored: tuple[Scored, ...]
     drafting: Drafting | None
     written: FreeRuns | None
+    written_against: FreeRuns | None
     arms: Mapping[str, Any]
     device: Any
 
@@ -91,26 +94,39 @@ def evaluate(
     prompts: int = 0,
     length: int = 64,
     stop: Collection[int] = (),
+    rival: Switches | None = None,
 ) -> Evaluation:
     """An engine under these switches on the texts.
 
-    rounds, prompts: of its drafter, if it has one and is on the device path.
+    rounds, prompts: of its drafter, if it has one and is on the device path. rival: switches under
+    which prompts are written too, in turn, where they load the same weights.
     Errors: as `Engine.load`.
     """
     room = overlap.context
     engine = open_engine(folder, place.devices, place.backend, room, switches)
     scored = score_all(engine_speaker(engine, place.by), texts, overlap, progress)
     held = engine.dspark is not None or engine.mtp is not None
-    drafts, drafting, written = held and engine.arms.decode_path.on_device, None, None
+    drafts, drafting = held and engine.arms.decode_path.on_device, None
+    written: list[FreeRuns] = []
     if rounds and drafts:
         drafting = _drafting(engine, texts, overlap.context, rounds, every, progress)
     if prompts and drafts:
+        sides = [engine, *_rival_of(engine, rival)]
         with progress("write", prompts) as bar:
             written = free_runs(
-                engine, texts, overlap.context, prompts=prompts, length=length, stop=stop,
+                sides, texts, overlap.context, prompts=prompts, length=length, stop=stop,
                 done=bar.update,
             )  # fmt: skip
-    return Evaluation(scored, drafting, written, engine.arms.to_json(), engine.last.device)
+    one, other = (*written, None, None)[:2]
+    return Evaluation(scored, drafting, one, other, engine.arms.to_json(), engine.last.device)
+
+
+def _rival_of(engine: Engine, rival: Switches | None) -> list[Engine]:
+    if not rival:
+        return []
+    arms = resolve_arms(**rival)
+    same = share_weights(engine.arms, arms) and arms.decode_path.on_device
+    return [on_the_same_weights(engine, arms)] if same else []
 
 
 def beside(

@@ -127,6 +127,16 @@ def test_texts_written_with_drafts_are_those_without_or_it_leaves_with_1(
     assert written["prompts"] == 2 and written["differing"] == 0 and written["first"] is None
     assert written["tokens_per_round"] == written["tokens"] / written["rounds"] > 1
     assert written["plain_tokens_per_s"] == pytest.approx(1 / written["step_s"])
+    code, out, err = run(capsys, *words, "--against", "vt=slot", "--against", "vt_tau=0.9")
+    assert code == 0, err
+    found = json.loads(out)
+    other = found["written_against"]
+    assert other["switches"]["vt"] == "slot" and found["arms"]["vt"] == "off"
+    assert other["tokens"] == written["tokens"] and other["differing"] == 0
+    # A window that believes in little verifies less, and so needs no fewer rounds.
+    assert other["rounds"] >= written["rounds"] == found["written"]["rounds"]
+    code, out, err = run(capsys, *words, "--against", "dense_arm=bf16")
+    assert code == 0 and json.loads(out)["written_against"] is None, "it has other weights"
     monkeypatch.setattr(loop_module, "accept_prefix", lambda asked, _: len(asked) - 1)
     code, out, _ = run(capsys, *words)
     written = json.loads(out)["written"]

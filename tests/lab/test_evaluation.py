@@ -149,7 +149,7 @@ def test_a_drafter_that_knows_the_language_is_always_right(layout: str, block: i
     ] * 2  # fmt: skip
     assert acceptance(made).tokens_per_round == 1 + block
     assert (calibration(made) is None) == (layout == "nextn")
-    written = free_runs(engine, [text_of(WORDS[:30])], 30, prompts=2, length=7)
+    (written,) = free_runs([engine], [text_of(WORDS[:30])], 30, prompts=2, length=7)
     assert (written.prompts, written.tokens, written.differing) == (2, 14, 0)
     assert all(accepted == judged for accepted, judged in written.places)
 

@@ -49,6 +49,15 @@ DOCUMENT: dict[str, Any] = {
         "plain_tokens_per_s": 10.0,
         "drafted_tokens_per_s": 20.0,
     },
+    "written_against": {
+        "switches": {"vt": "slot", "vt_tau": "0.05"},
+        "prompts": 50,
+        "tokens": 800,
+        "differing": 0,
+        "tokens_per_round": 3.4,
+        "plain_tokens_per_s": 10.0,
+        "drafted_tokens_per_s": 21.0,
+    },
 }
 
 
@@ -79,6 +88,7 @@ def test_documents_become_tables(folder: Path) -> None:
     assert "calibration error 0.125" in text and "| 0.5 to 1.0 | 7 | 0.750 | 0.625 |" in text
     assert "0.0 to 0.5" not in text
     assert "| a card | `vt=off` | 50 | 800 | 0 | 3.50 | 10.00 | 20.00 |" in text
+    assert "| `vt=slot vt_tau=0.05` | 50 | 800 | 0 | 3.40 | 10.00 | 21.00 |" in text
 
 
 def test_what_is_kept_names_no_place_and_makes_the_same_card_again(folder: Path) -> None:

@@ -13,7 +13,7 @@ from tools.train.corpus import LEFT_OUT
 RESULT: Final = "result.json"
 EVALUATIONS: Final = "evaluations.json"
 _KEPT: Final = ("device", "size_bytes", "bits_per_byte", "by", "windows", "arms", "against",
-                "drafter", "written")  # fmt: skip
+                "drafter", "written", "written_against")  # fmt: skip
 _TORCH: Final = ("engine", "smooth", "size_bytes")
 
 
@@ -150,7 +150,12 @@ def _engine(result: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]])
     for found in evaluations:
         if found["drafter"] is not None:
             text += _drafts(found)
-    written = [_written(e) for e in evaluations if e["written"] is not None]
+    written = [_written(e, e["arms"], e["written"]) for e in evaluations if e["written"]]
+    written += [
+        _written(e, {**e["arms"], **e["written_against"]["switches"]}, e["written_against"])
+        for e in evaluations
+        if e.get("written_against")
+    ]
     if written:
         heads = ("device", "switches", "prompts", "tokens", "differing", "tokens a round",
                  "tokens/s plain", "tokens/s drafted")  # fmt: skip
@@ -169,7 +174,7 @@ def _scored(torch: Mapping[int, float], found: Mapping[str, Any]) -> tuple[str, 
     elif found["size_bytes"] in torch:
         beside = f"torch: {torch[found['size_bytes']] / found['bits_per_byte'] - 1:+.3%}"
     size, bits = str(found["size_bytes"]), f"{found['bits_per_byte']:.4f}"
-    return (found["device"], found["by"], _switches(found), size, bits, beside)
+    return (found["device"], found["by"], _switches(found["arms"]), size, bits, beside)
 
 
 def _drafts(found: Mapping[str, Any]) -> str:
@@ -201,16 +206,18 @@ def _drafts(found: Mapping[str, Any]) -> str:
     return text + _table(("confidence", "drafts", "mean", "accepted"), bins)
 
 
-def _written(found: Mapping[str, Any]) -> tuple[str, ...]:
-    one = found["written"]
+def _written(
+    found: Mapping[str, Any], arms: Mapping[str, Any], one: Mapping[str, Any]
+) -> tuple[str, ...]:
     counts = (str(one[name]) for name in ("prompts", "tokens", "differing"))
     speeds = (one["tokens_per_round"], one["plain_tokens_per_s"], one["drafted_tokens_per_s"])
-    return (found["device"], _switches(found), *counts, *(f"{x:.2f}" for x in speeds))
+    return (found["device"], _switches(arms), *counts, *(f"{x:.2f}" for x in speeds))
 
 
-def _switches(found: Mapping[str, Any]) -> str:
+def _switches(arms: Mapping[str, Any]) -> str:
     """The switches that users of both kinds of rounds tell apart."""
-    return f"`vt={found['arms'].get('vt', 'off')}`"
+    window = arms.get("vt", "off")
+    return f"`vt={window}`" if window == "off" else f"`vt={window} vt_tau={arms['vt_tau']}`"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
