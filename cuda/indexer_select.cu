@@ -125,7 +125,7 @@ __device__ __forceinline__ i32 take_shared_out(const float* score, i32 count, i3
         between.bins[i] = 0;
     }
     for (i32 i = threadIdx.x; i < ENTRIES; i += THREADS) narrowing.board.entry[i] = 0;
-    if (threadIdx.x == 0) narrowing.found = narrowing.waiting = 0;
+    if (threadIdx.x == 0) narrowing.found = 0;
     __syncthreads();
     if (threadIdx.x == 0) {
         shared.nans = narrowing.board.bins[0];  // no other key has that digit

@@ -19,7 +19,7 @@ static_assert(RANKED <= THREADS, "a thread counts for one entry");
 
 struct Narrowing {
     Board board;
-    i32 found, waiting;
+    i32 found;
     u32 most[THREADS / 32], complement[THREADS / 32];
 };
 
@@ -70,13 +70,16 @@ __device__ __forceinline__ void append(u64* list, i32 room, i32& length, bool ha
     if (has && at < room) list[at] = entry;
 }
 
-// The numbers with keys from `from` on become entries, those below it but from `low` on wait.
+// The numbers with keys from `from` on become entries, those below it but from `low` on wait. A barrier
+// must follow. Places are counted, for a place that threads take by an atomic has them queue up.
 template <class Source>
 __device__ __forceinline__ void collect(const Source& source, i32 count, u32 from, u32 low,
                                         u64* waiting, Narrowing& to) {
     const Bar bar = Bar::at(low);
     using Number = decltype(source[0]);
     constexpr int AT_ONCE = SCANNED / sizeof(Number);
+    static_assert(AT_ONCE <= 32 && AT_ONCE * THREADS < 1 << 15, "bits of a word, halves of counts");
+    i32 found = 0, kept = 0;
     for (i32 first = 0; first < count; first += AT_ONCE * THREADS) {
         Number held[AT_ONCE];
 #pragma unroll
@@ -85,18 +88,37 @@ __device__ __forceinline__ void collect(const Source& source, i32 count, u32 fro
             held[i] = {};
             if (n < count) held[i] = source[n];
         }
+        u32 enters = 0, waits = 0;  // a bit for a number
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const i32 n = first + i * THREADS + threadIdx.x;
-            const bool clears = n < count && source.clears(held[i], bar);
-            if (__ballot_sync(FULL_WARP, clears) == 0) continue;
-            const u64 entry = source.entry(held[i], n);
-            const u32 key = (u32)(entry >> 32);
-            append(to.board.entry, ENTRIES, to.found, clears && key >= from, entry);
-            if (low < from)
-                append(waiting, WAITING, to.waiting, clears && key < from && key >= low, entry);
+            if (n >= count || !source.clears(held[i], bar)) continue;
+            const u32 key = (u32)(source.entry(held[i], n) >> 32);
+            if (key >= from)
+                enters |= 1u << i;
+            else if (key >= low)
+                waits |= 1u << i;
         }
+        i32 all;
+        const i32 before = block_count_before(__popc(enters) | __popc(waits) << 16,
+                                              to.board.scratch, all);
+        i32 entry_at = found + (before & 0xffff), waiting_at = kept + (before >> 16);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (!((enters | waits) >> i & 1)) continue;
+            const u64 entry = source.entry(held[i], first + i * THREADS + threadIdx.x);
+            if (enters >> i & 1) {
+                if (entry_at < ENTRIES) to.board.entry[entry_at] = entry;
+                ++entry_at;
+            } else {
+                if (waiting_at < WAITING) waiting[waiting_at] = entry;
+                ++waiting_at;
+            }
+        }
+        found += all & 0xffff;
+        kept += all >> 16;
     }
+    if (threadIdx.x == 0) to.found = found;
 }
 
 // Counts the digit at bit `at` of the waiting keys that agree with the prefix above it.
