@@ -16,12 +16,16 @@
 // its four warps give its factor.
 //
 // Every chunk of a row's HEADS heads takes a ticket. In a launch whose blocks run at the same time the
-// join is shared out before: a block has every B-th strip of 64 columns of the heads, and joins it as
+// join is shared out before: a block has every B-th strip of 32 columns of the heads, and joins it as
 // soon as it sees all tickets taken. It looks PATIENCE times, some tens of microseconds at most, then
 // marks its strips as left; the block that takes the last ticket sees those marks, and joins what is
 // left. A block whose mark comes after the last ticket sees that, and joins its own. So nobody depends
 // on anybody, and who joins does not show. In a larger launch the last block joins alone, a warp a head,
 // with several chunks on their way to shared memory.
+//
+// Either way lane i works out how chunk i is added, from the powers of those before it, so what is left
+// to do chunk by chunk is a line of products and sums. Loops are not unrolled where they need not be:
+// in a step every launch finds the caches of instructions filled by others, and waits for its own.
 #include "common/convert.cuh"
 #include "common/overlap.cuh"
 #include "common/sink.cuh"
@@ -33,31 +37,43 @@ constexpr int RESIDENT_BLOCKS = 2 * 132;  // of a large GPU; more of them may no
 constexpr int PATIENCE = 64;              // looks of somewhat less than a microsecond
 constexpr int COUNT_BITS = 8;             // of a ticket that holds marks as well
 constexpr int MARKS = 24;                 // blocks of a row's heads that can leave one
-constexpr int STRIP = 64;                 // columns of a warp that joins
+constexpr int STRIP = 32;                 // columns of a warp that joins, one a lane
 constexpr int STRIPS = HEADS * ((DIM + STRIP - 1) / STRIP);
 constexpr int STAGES = (HEADS + CHUNK) / HEADS;  // chunks of 8 heads that fit where the rows lay
+
+// By what two neighbouring lanes turn; a position outside the table turns them to NaN.
+struct Turn {
+    float c, s;
+    bool there;
+
+    __device__ __forceinline__ void apply(float& a, float& b, bool inverse) const {
+        if (!there) {
+            a = b = NAN_F32;
+            return;
+        }
+        const float sine = inverse ? -s : s;
+        const float first = a * c - b * sine;
+        b = a * sine + b * c;
+        a = first;
+    }
+};
 
 struct Angles {
     const float* table;
     i32 position, R, P;
 
-    // Lanes DIM - R + 2 pair and the next, turned; NaN for a position outside the table.
-    __device__ __forceinline__ void turn(float& a, float& b, i32 pair, bool inverse) const {
-        if (position < 0 || position >= P) {
-            a = b = NAN_F32;
-            return;
-        }
+    // Of lanes DIM - R + 2 pair and the next.
+    __device__ __forceinline__ Turn at(i32 pair) const {
+        const bool there = position >= 0 && position < P;
         const float* const angle = table + (i64)position * R + 2 * pair;
-        const float c = angle[0], s = inverse ? -angle[1] : angle[1];
-        const float first = a * c - b * s;
-        b = a * s + b * c;
-        a = first;
+        return {there ? angle[0] : 0.0f, there ? angle[1] : 0.0f, there};
     }
 };
 
-// One head, as products gave it, into shared memory as attention takes it; by a whole warp.
-__device__ __forceinline__ void prepare_head(const float (&x)[OWN], const Angles& angles, float eps,
-                                             float* tile) {
+// One head, as products gave it, into shared memory as attention takes it; by a whole warp, of which
+// each lane has the turn of its first pair, if there is one.
+__device__ __forceinline__ void prepare_head(const float (&x)[OWN], const Angles& angles, Turn turn,
+                                             float eps, float* tile) {
     const int lane = threadIdx.x % 32;
     float sum[4] = {};
 #pragma unroll
@@ -70,9 +86,11 @@ __device__ __forceinline__ void prepare_head(const float (&x)[OWN], const Angles
     for (int i = 0; i < OWN; ++i)
         if (lane + 32 * i < DIM) tile[lane + 32 * i] = x[i] * factor;
     __syncwarp();
+#pragma unroll 1
     for (i32 pair = lane; pair < angles.R / 2; pair += 32) {
+        if (pair != lane) turn = angles.at(pair);
         float* const at = tile + DIM - angles.R + 2 * pair;
-        angles.turn(at[0], at[1], pair, false);
+        turn.apply(at[0], at[1], false);
     }
 }
 
@@ -86,6 +104,7 @@ struct Tickets {
         constexpr i32 COUNTED = (1 << COUNT_BITS) - 1;
         const i32 before = add_ticket(at, 1);
         if ((before & COUNTED) == count - 1) return (u32)before >> COUNT_BITS | 1u << own;
+#pragma unroll 1
         for (int look = 0; look < PATIENCE; ++look)
             if ((see_ticket(at) & COUNTED) == count) return 1u << own;
         const i32 mark = (i32)(1u << (COUNT_BITS + own));
@@ -99,47 +118,96 @@ struct Tickets {
     }
 };
 
-// Two neighbouring columns of a finished head, turned back and rounded.
-__device__ __forceinline__ void store_pair(bf16* o, int column, float a, float b,
-                                           const Angles& angles) {
-    const i32 turned = column - (DIM - angles.R);
-    if (turned >= 0) angles.turn(a, b, turned / 2, true);
+// How a chunk is added to the sum of those before it: as fold of common/sink.cuh does it, with its
+// powers of two made once for all columns.
+struct alignas(16) Step {
+    Scale sum, chunk;  // chunk.first is 0 where the chunk changes nothing
+
+    __device__ __forceinline__ float add(float before, float here) const {
+        const float both = scaled(before, sum) + scaled(here, chunk);
+        return chunk.first == 0 ? before : both;
+    }
+};
+
+// Lane i gets the step of chunk i of 32, whose power it has; no_power where there is none. Powers are
+// numbers, and their maximum does not depend on an order. reached: of the chunks before, then of these
+// too.
+__device__ __forceinline__ Step step_of(float power, float& reached) {
+    const int lane = threadIdx.x % 32;
+    float top = power;  // of this lane and those before it; a lane without one gets its own again
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2)
+        top = fmaxf(top, __shfl_up_sync(FULL_WARP, top, offset));
+    const float left = __shfl_up_sync(FULL_WARP, top, 1);
+    float fade, chunk_fade;
+    meet(lane == 0 ? reached : fmaxf(reached, left), power, fade, chunk_fade);
+    reached = fmaxf(reached, __shfl_sync(FULL_WARP, top, 31));
+    Step step = {scale_of(fade), scale_of(chunk_fade)};
+    if (chunk_fade == no_power<float>()) step.chunk.first = 0;
+    return step;
+}
+
+// A head's sink as exp_scaled gives it, long before it is needed.
+struct Sink {
+    float y, power;
+};
+
+// What a warp needs while it joins a strip.
+struct alignas(16) Room {
+    float value[MARKS][STRIP];
+    Step step[MARKS];
+    float total[MARKS];
+};
+constexpr int ROOMS = THREADS / 32 * sizeof(Room);
+static_assert(ROOMS == ROOM_BYTES, "the declaration makes room for every warp");
+
+__device__ __forceinline__ void store_pair(bf16* o, int column, float a, float b) {
     *reinterpret_cast<u32*>(o + column) = f32_to_bf16(a) | (u32)f32_to_bf16(b) << 16;
 }
 
-// The chunks of a strip of one head together, by a warp, two columns a lane. Past L1, which may hold
-// older bytes than other blocks wrote.
+// The chunks of a strip of one head together, by a warp. Past L1, which may hold older bytes than other
+// blocks wrote. All that comes from memory is asked for first.
 __device__ __forceinline__ void join_strip(const float* power, const float* total,
-                                           const float* value, float sink, const Angles& angles,
-                                           int column, bf16* o, i32 B, i32 H, i64 row) {
-    constexpr int TOGETHER = 16;  // chunks on their way at once
-    const int lane = threadIdx.x % 32;
-    const bool has = column < DIM;
-    float sum[2] = {}, all = 0, reached = no_power<float>();
-    for (i32 first = 0; first < B; first += TOGETHER) {
-        const bool there = lane < TOGETHER && first + lane < B;
-        const float powers = there ? __ldcg(power + (i64)(first + lane) * H) : 0.0f;
-        const float totals = there ? __ldcg(total + (i64)(first + lane) * H) : 0.0f;
-        float2 v[TOGETHER];
-#pragma unroll
-        for (int i = 0; i < TOGETHER; ++i)
-            v[i] = has && first + i < B
-                       ? __ldcg((const float2*)(value + (i64)(first + i) * H * DIM + column))
-                       : make_float2(0.0f, 0.0f);
-#pragma unroll
-        for (int i = 0; i < TOGETHER; ++i) {
-            if (first + i >= B) break;
-            float fade, chunk_fade;
-            reached = meet(reached, __shfl_sync(FULL_WARP, powers, i), fade, chunk_fade);
-            all = fold(all, fade, __shfl_sync(FULL_WARP, totals, i), chunk_fade);
-            sum[0] = fold(sum[0], fade, v[i].x, chunk_fade);
-            sum[1] = fold(sum[1], fade, v[i].y, chunk_fade);
-        }
+                                           const float* value, const Sink& sink,
+                                           const Angles& angles, int first, Room& room, bf16* o,
+                                           i32 B, i32 H, i64 row) {
+    constexpr int VECTOR_LANES = STRIP / 4;  // of a chunk, so a warp asks for several at once
+    const int lane = threadIdx.x % 32, column = first + lane;
+    const int part = lane % VECTOR_LANES * 4;
+    const bool there = lane < B;
+    const i64 own = (i64)min(lane, B - 1) * H;
+    const float own_power = __ldcg(power + own), own_total = __ldcg(total + own);
+    if (first + part < DIM) {
+#pragma unroll 1
+        for (i32 chunk = lane / VECTOR_LANES; chunk < B; chunk += 32 / VECTOR_LANES)
+            cp_async16(&room.value[chunk][part], value + (i64)chunk * H * DIM + first + part);
+    }
+    cp_async_commit();
+    const i32 turned = column - (DIM - angles.R);  // of even lanes, as R is
+    const bool turns = lane % 2 == 0 && turned >= 0 && column < DIM;
+    const Turn turn = turns ? angles.at(turned / 2) : Turn{};
+
+    float reached = no_power<float>(), all = 0, sum = 0;
+    const Step own_step = step_of(there ? own_power : no_power<float>(), reached);
+    if (there) {
+        room.step[lane] = own_step;
+        room.total[lane] = own_total;
+    }
+    cp_async_wait<0>();
+    __syncwarp();
+    const int mine = column < DIM ? lane : 0;
+#pragma unroll 4
+    for (i32 chunk = 0; chunk < B; ++chunk) {
+        const Step step = room.step[chunk];
+        all = step.add(all, room.total[chunk]);
+        sum = step.add(sum, room.value[chunk][mine]);
     }
     float fade;
-    const float below = denominator(reached, all, sink, fade, row);
-    if (has)
-        store_pair(o, column, divided(sum[0], fade, below), divided(sum[1], fade, below), angles);
+    const float below = denominator(reached, all, sink.y, sink.power, fade, row);
+    float a = divided(sum, fade, below), b = __shfl_down_sync(FULL_WARP, a, 1);
+    if (turns) turn.apply(a, b, true);
+    if (lane % 2 == 0 && column < DIM) store_pair(o, column, a, b);
+    __syncwarp();
 }
 
 // What this lane has of a chunk's head starts its way to shared memory, past L1.
@@ -158,52 +226,62 @@ __device__ __forceinline__ void fetch_values(const float* value, float* tile, i3
 
 // The chunks of one head together, by a warp. power, total, value: of its first chunk.
 __device__ __forceinline__ void join_by_warp(const float* power, const float* total,
-                                             const float* value, float sink, const Angles& angles,
-                                             float* tiles, bf16* o, i32 B, i32 H, i64 row) {
+                                             const float* value, const Sink& sink,
+                                             const Angles& angles, float* tiles, bf16* o, i32 B,
+                                             i32 H, i64 row) {
     const int lane = threadIdx.x % 32;
     float* const tile = tiles + threadIdx.x / 32 * DIM;  // of the first stage
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage)
         fetch_values(value, tile + stage * HEADS * DIM, stage, B, H);
     float sum[OWN_VECTORS][4] = {}, all = 0, reached = no_power<float>();
-    float powers = 0, totals = 0;  // lane i has those of chunk i of 32
+    Step steps = {};  // lane i has that of chunk i of 32
+    float totals = 0;
+    float next_power = lane < B ? __ldcg(power + (i64)lane * H) : no_power<float>();
+    float next_total = lane < B ? __ldcg(total + (i64)lane * H) : 0.0f;
     int stage = 0;
     for (i32 chunk = 0; chunk < B; ++chunk) {
         if (chunk % 32 == 0) {
-            const bool there = chunk + lane < B;
-            powers = there ? __ldcg(power + (i64)(chunk + lane) * H) : 0.0f;
-            totals = there ? __ldcg(total + (i64)(chunk + lane) * H) : 0.0f;
+            steps = step_of(next_power, reached);
+            totals = next_total;
+            const i32 next = chunk + 32 + lane;
+            next_power = next < B ? __ldcg(power + (i64)next * H) : no_power<float>();
+            next_total = next < B ? __ldcg(total + (i64)next * H) : 0.0f;
         }
         const int free = stage == 0 ? STAGES - 1 : stage - 1;
         fetch_values(value, tile + free * HEADS * DIM, chunk + STAGES - 1, B, H);
-        const float here = __shfl_sync(FULL_WARP, powers, chunk % 32);
-        const float weight = __shfl_sync(FULL_WARP, totals, chunk % 32);
-        float fade, chunk_fade;
-        reached = meet(reached, here, fade, chunk_fade);
-        all = fold(all, fade, weight, chunk_fade);
+        const Step step = {{__shfl_sync(FULL_WARP, steps.sum.first, chunk % 32),
+                            __shfl_sync(FULL_WARP, steps.sum.second, chunk % 32)},
+                           {__shfl_sync(FULL_WARP, steps.chunk.first, chunk % 32),
+                            __shfl_sync(FULL_WARP, steps.chunk.second, chunk % 32)}};
+        all = step.add(all, __shfl_sync(FULL_WARP, totals, chunk % 32));
         cp_async_wait<STAGES - 1>();
 #pragma unroll
         for (int i = 0; i < OWN_VECTORS; ++i) {
             const int at = 4 * (lane + 32 * i);
             if (at >= DIM) continue;
             const float4 v = *(const float4*)(tile + stage * HEADS * DIM + at);
-            sum[i][0] = fold(sum[i][0], fade, v.x, chunk_fade);
-            sum[i][1] = fold(sum[i][1], fade, v.y, chunk_fade);
-            sum[i][2] = fold(sum[i][2], fade, v.z, chunk_fade);
-            sum[i][3] = fold(sum[i][3], fade, v.w, chunk_fade);
+            sum[i][0] = step.add(sum[i][0], v.x);
+            sum[i][1] = step.add(sum[i][1], v.y);
+            sum[i][2] = step.add(sum[i][2], v.z);
+            sum[i][3] = step.add(sum[i][3], v.w);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     float fade;
-    const float below = denominator(reached, all, sink, fade, row);
+    const float below = denominator(reached, all, sink.y, sink.power, fade, row);
 #pragma unroll
     for (int i = 0; i < OWN_VECTORS; ++i) {
         const int at = 4 * (lane + 32 * i);
         if (at >= DIM) continue;
 #pragma unroll
-        for (int half = 0; half < 4; half += 2)
-            store_pair(o, at + half, divided(sum[i][half], fade, below),
-                       divided(sum[i][half + 1], fade, below), angles);
+        for (int half = 0; half < 4; half += 2) {
+            float a = divided(sum[i][half], fade, below);
+            float b = divided(sum[i][half + 1], fade, below);
+            const i32 turned = at + half - (DIM - angles.R);
+            if (turned >= 0) angles.at(turned / 2).apply(a, b, true);
+            store_pair(o, at + half, a, b);
+        }
     }
 }
 
@@ -214,6 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                      float scale, float eps) {
     extern __shared__ __align__(16) float tiles[];
     __shared__ Board<float> board;
+    __shared__ Sink sinks[HEADS];
     __shared__ u32 given;  // what to join
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const i32 chunk = blockIdx.x, B = gridDim.x, first_head = blockIdx.y * HEADS;
@@ -221,23 +300,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const i64 row = blockIdx.z, query = row * H + first_head;
     const i64 at = (row * B + chunk) * H + first_head;
     const bool mine = warp < HEADS && head < H;
+    const bool sinks_mine = warp == THREADS / 32 - 1 && lane < HEADS && first_head + lane < H;
     float* const rows = tiles + HEADS * DIM;
     let_next_start();
     wait_for_previous();
 
+    const Angles angles{table, positions[row], R, P};
+    const float own_sink = sinks_mine ? sink[first_head + lane] : 0.0f;
     float x[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; ++i)
         x[i] = mine && lane + 32 * i < DIM ? q[(query + warp) * DIM + lane + 32 * i] : 0.0f;
-    const Angles angles{table, positions[row], R, P};
     Walk walk = {0, 0};
     const i32 count = max(gather(ids + row * ids_stride, S, N, chunk, walk, board), 0);
     if (count > 0) {
+        // Before the rows, behind which it would queue.
+        const Turn turn = mine && lane < R / 2 ? angles.at(lane) : Turn{};
         load_own_rows(kv, board.rows, count, rows);
         cp_async_commit();
         if (mine) {
-            prepare_head(x, angles, eps, tiles + warp * DIM);
+            prepare_head(x, angles, turn, eps, tiles + warp * DIM);
         } else if (warp < HEADS) {
+#pragma unroll 1
             for (int k = lane; k < DIM; k += 32) tiles[warp * DIM + k] = 0.0f;
         }
         __syncthreads();
@@ -246,6 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         find_logits<float>(tiles, rows, count, scale, board);
         __syncthreads();
     }
+    if (sinks_mine) sinks[lane].y = exp_scaled(own_sink, sinks[lane].power);
     if (warp < HEADS) {
         float here;
         const float top = weigh(count, board, here);
@@ -276,20 +361,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             given = add_ticket(tickets.at, 1) == B - 1;
     }
     __syncthreads();
-    const u32 blocks = given;
-    if (!together && blocks != 0 && mine) {
-        const i64 own = row * B * H + head;
-        join_by_warp(power + own, total + own, value + own * DIM, sink[head], angles, tiles,
+    const i64 first_own = row * B * H + first_head;
+    if (!together && given != 0 && mine) {
+        const i64 own = first_own + warp;
+        join_by_warp(power + own, total + own, value + own * DIM, sinks[warp], angles, tiles,
                      o + (query + warp) * DIM, B, H, query + warp);
     }
-    for (i32 block = 0; together && block < B; ++block) {
-        if (!(blocks >> block & 1)) continue;
-        for (i32 strip = block + B * warp; strip < STRIPS; strip += B * (THREADS / 32)) {
+    Room& room = reinterpret_cast<Room*>(tiles)[warp];
+#pragma unroll 1
+    for (u32 left = together ? given : 0; left != 0; left &= left - 1) {
+#pragma unroll 1
+        for (i32 strip = __ffs((i32)left) - 1 + B * warp; strip < STRIPS;
+             strip += B * (THREADS / 32)) {
             const i32 h = strip % HEADS;
             if (first_head + h >= H) continue;
-            const i64 own = row * B * H + first_head + h;
-            join_strip(power + own, total + own, value + own * DIM, sink[first_head + h], angles,
-                       strip / HEADS * STRIP + 2 * lane, o + (query + h) * DIM, B, H, query + h);
+            const i64 own = first_own + h;
+            join_strip(power + own, total + own, value + own * DIM, sinks[h], angles,
+                       strip / HEADS * STRIP, room, o + (query + h) * DIM, B, H, query + h);
         }
     }
     // A warp that has no strip, most often.

@@ -58,15 +58,21 @@ __device__ __forceinline__ double exp_scaled(double x, double& power) {
     return x == -INF_F64 ? 0.0 : 1.0;
 }
 
-// x * 2^power for a power that is whole and at most 0. Exact, except that a subnormal result rounds
-// once.
-__device__ __forceinline__ float scaled(float x, float power) {
+// 2^power for a power that is whole and at most 0, as two factors that are no subnormals.
+struct Scale {
+    float first, second;
+};
+__device__ __forceinline__ Scale scale_of(float power) {
     const i32 whole = (i32)fmaxf(power, -252.0f);
     const i32 half = whole >> 1;
-    const float first = __uint_as_float((u32)(half + 127) << 23);
-    const float second = __uint_as_float((u32)(whole - half + 127) << 23);
-    return x * first * second;
+    return {__uint_as_float((u32)(half + 127) << 23),
+            __uint_as_float((u32)(whole - half + 127) << 23)};
 }
+
+// x * 2^power for a power that is whole and at most 0. Exact, except that a subnormal result rounds
+// once.
+__device__ __forceinline__ float scaled(float x, Scale by) { return x * by.first * by.second; }
+__device__ __forceinline__ float scaled(float x, float power) { return scaled(x, scale_of(power)); }
 
 // Below 2^-1000 nothing that began as a float is left of x, so one factor will do.
 __device__ __forceinline__ double scaled(double x, double power) {

@@ -235,16 +235,23 @@ __device__ __forceinline__ Real meet(Real power, Real chunk_power, Real& fade, R
     return top;
 }
 
-// The denominator with the sink in it, and how far to scale the values down to meet it.
+// The denominator with the sink in it, e^sink = y * 2^sink_power, and how far to scale the values down
+// to meet it.
 template <class Real>
-__device__ __forceinline__ Real denominator(Real power, Real total, float sink, Real& fade,
-                                            i64 row) {
-    Real sink_power, sink_fade;
-    const Real y = exp_scaled((Real)sink, sink_power);
+__device__ __forceinline__ Real denominator(Real power, Real total, Real y, Real sink_power,
+                                            Real& fade, i64 row) {
+    Real sink_fade;
     const Real top = meet(power, sink_power, fade, sink_fade);
     const Real below = fold(total, fade, y, sink_fade);
     PROBED(if (below > 0) PROBE("log2_denominator", row, log2((double)below) + (double)top);)
     return below;
+}
+template <class Real>
+__device__ __forceinline__ Real denominator(Real power, Real total, float sink, Real& fade,
+                                            i64 row) {
+    Real sink_power;
+    const Real y = exp_scaled((Real)sink, sink_power);
+    return denominator(power, total, y, sink_power, fade, row);
 }
 
 template <class Real>

@@ -27,6 +27,8 @@ from dsv4.spec import (
 _QUERY = "ceil((ceil(K/128) + 7)/2) + 8 + 2"
 SHARE = 2  # heads that have tickets of their own, at least
 TICKETS = 2  # counters of a row and its heads: summed, left
+_ROOM = 4 * (24 * (32 + 4 + 1))  # of a warp that joins 24 chunks: columns, factors, weights
+_ROOMS = THREADS // 32 * _ROOM
 _CHUNKED = f"T ceil(S/{CHUNK}) H"
 
 
@@ -84,9 +86,11 @@ attention_decode = kernel(
         Scalar("scale", F32),
         Scalar("eps", F32),
     ),
-    constants=lambda s: dict(DIM=s.K, CHUNK_ENTRIES=CHUNK, HEADS_OF_BLOCK=_heads(s)),
+    constants=lambda s: dict(
+        DIM=s.K, CHUNK_ENTRIES=CHUNK, HEADS_OF_BLOCK=_heads(s), ROOM_BYTES=_ROOMS
+    ),
     geometry=lambda s: Geometry(
-        (_chunks(s), -(-s.H // _heads(s)), s.T), THREADS, 4 * (_heads(s) + CHUNK) * s.K
+        (_chunks(s), -(-s.H // _heads(s)), s.T), THREADS, max(4 * (_heads(s) + CHUNK) * s.K, _ROOMS)
     ),
     contract=dict(
         o=Within(
