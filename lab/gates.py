@@ -1,7 +1,8 @@
 """Gates of the engine: laws that must hold on a model, and mutations that must break each one.
 
 A gate that a mutation of the engine passes would pass anything; `--red` runs the mutations and
-calls such a gate vacuous.
+calls such a gate vacuous. A mutation that cannot matter for the model and the tokens says nothing
+about a gate: it is told with its reason, and counts neither way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dsv4.errors import Refusal
 from lab.arrays import differing
 from lab.engine_diff import engine_against_oracle
 from lab.minted import model_of
-from lab.mutations import mutated
+from lab.mutations import cannot_matter, mutated
 from lab.recorded import read_recorded
 from lab.stored import RECORDED
 from lab.tokenizer import open_tokenizer
@@ -30,10 +31,14 @@ from lab.tokenizer import open_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a gate found: whether it holds, and the first place where it does not."""
+    """What a gate found: whether it holds, and the first place where it does not.
+
+    cannot_matter: why no gate could notice the mutation here, or nothing.
+    """
 
     holds: bool
     detail: str
+    cannot_matter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A gate's verdict, and with red arms the mutations that it did not notice."""
+    """A gate's verdict, and with red arms what it said of each mutation."""
 
     gate: str
     finding: Finding
@@ -75,8 +80,8 @@ class Outcome:
 
     @property
     def vacuous(self) -> tuple[str, ...]:
-        """The mutations that passed."""
-        return tuple(name for name, finding in self.red.items() if finding.holds)
+        """The mutations that passed, though they could matter."""
+        return tuple(n for n, found in self.red.items() if found.holds and not found.cannot_matter)
 
     @property
     def passed(self) -> bool:
@@ -121,8 +126,16 @@ def run_gate(name: str, bench: Bench, *, red: bool) -> Outcome:
             "  choose one of these"
         )
     gate = gates[name]
-    failed = {m: gate.check(bench, m) for m in gate.red} if red else {}
-    return Outcome(name, gate.check(bench, None), failed)
+    mutations = {m: _red(gate, bench, m) for m in gate.red} if red else {}
+    return Outcome(name, gate.check(bench, None), mutations)
+
+
+def _red(gate: Gate, bench: Bench, mutation: str) -> Finding:
+    config = config_of(open_source(model_of(bench.folder)))
+    reason = cannot_matter(mutation, config, len(bench.ids))
+    if reason:
+        return Finding(True, "not run", reason)
+    return gate.check(bench, mutation)
 
 
 def all_gates() -> Mapping[str, Gate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from dsv4.spec import F32
 from dsv4.speculation.accept import accept_prefix
 from lab.gates import Bench, Finding, Gate, same_outputs, under
 from lab.generation import generate
+from lab.mutations import MUTATIONS
 from lab.scripted import ScriptedDrafter
 from lab.spec_run import first_difference, with_drafter
 
@@ -44,7 +45,33 @@ def spec_gate(bench: Bench, mutation: str | None) -> Finding:
         if place is not None:
             return Finding(False, f"depth {depth}: the stream differs from token {place} on")
         emitted += len(run.tokens)
-    return Finding(True, f"{emitted} tokens at {_ROWS} depths the same")
+    reason = ""
+    if mutation is not None and mutation in MUTATIONS:
+        reason = same_tokens(engine, prompt, want, mutation)
+    return Finding(True, f"{emitted} tokens at {_ROWS} depths the same", reason)
+
+
+def same_tokens(
+    engine: Engine, prompt: Sequence[int], following: Sequence[int], mutation: str
+) -> str:
+    """Why no stream shows a fault: plain steps with it say the same tokens, by other logits.
+
+    Empty where their logits are the same, too: then nothing shows that steps have the fault.
+    """
+    ids = np.array([*prompt, *following[:-1]])
+    clean, faulty = (_step_rows(engine, ids, len(prompt), m) for m in (None, mutation))
+    same = np.array_equal(clean.argmax(axis=1), faulty.argmax(axis=1))
+    if not same or np.array_equal(clean, faulty):
+        return ""
+    return f"plain steps with it say the same {len(clean)} tokens, by other logits"
+
+
+def _step_rows(engine: Engine, ids: np.ndarray, prompt: int, mutation: str | None) -> np.ndarray:
+    """Logits [n,V] of plain steps behind a prompt, which has no fault."""
+    state = engine.alloc_decode_state()
+    engine.prefill_with_cache(ids[:prompt], state)
+    with _fault(mutation):
+        return np.stack([engine.decode_step(int(t), state) for t in ids[prompt:]])
 
 
 def state_gate(bench: Bench, mutation: str | None) -> Finding:

@@ -72,6 +72,7 @@ def _document(outcome: Outcome) -> dict[str, object]:
         "holds": outcome.finding.holds,
         "detail": outcome.finding.detail,
         "red": {name: not f.holds for name, f in outcome.red.items()},
+        "cannot_matter": {n: f.cannot_matter for n, f in outcome.red.items() if f.cannot_matter},
         "pass": outcome.passed,
     }
 
@@ -82,4 +83,6 @@ def _show(outcome: Outcome) -> None:
     text.say(f"      {outcome.finding.detail}")
     for name, finding in outcome.red.items():
         said = "not noticed, so this gate is vacuous" if finding.holds else finding.detail
+        if finding.cannot_matter:
+            said = f"cannot matter here: {finding.cannot_matter}"
         text.say(f"      red  {name}: {said}")
