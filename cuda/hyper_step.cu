@@ -30,8 +30,8 @@
 //
 // Build constants: STREAMS, ITERATIONS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
 // (ceil(D / 512), at most 16), GATHER.
+#include "common/balancing.cuh"
 #include "common/fp8_groups.cuh"
-#include "common/mixing.cuh"
 #include "common/overlap.cuh"
 #include "common/sources.cuh"
 #include "common/tickets.cuh"
