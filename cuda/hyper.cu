@@ -18,14 +18,14 @@
 // of the RMS norm is that of rms_norm. So the fused kernels give the bytes of post, island_dots,
 // norm_scale, split, collapse and rms_norm one after the other, for a row alone and in any batch.
 //
-// common/mixing.cuh balances comb. split holds a row in a lane, for many tokens at once; the fused
+// common/balancing.cuh balances comb. split holds a row in a lane, for many tokens at once; the fused
 // kernels hold an element in a lane where a warp has room, because a division that waits for the one
 // before it is most of their time.
 // Exponentials are exp_exact: the same bytes on both backends.
 //
 // Build constants: STREAMS (M, 1..8), ITERATIONS, WIDTH (columns of a load, 4 or 1), PARTS
 // (ceil(M D / 256), at most 256), PER_THREAD (ceil(D / 512), at most 16).
-#include "common/mixing.cuh"
+#include "common/balancing.cuh"
 
 constexpr int THREADS = 256;
 constexpr int NORM_THREADS = 512;  // as in rms_norm, whose order of sums we keep

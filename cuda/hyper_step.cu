@@ -1,18 +1,21 @@
 // hyper_step: what stands between two sub-blocks, before the first and behind the last, in one launch
 //
-//   hyper_step        the streams after a sub-block, and the next one's coefficients and input: the
-//                     bytes of hyper_post_pre_norm_f32; y as its readers take it too, the bytes of
-//                     cast_bf16 (wide) and of act_quant_fp8 in groups of 128 (codes, scales)
-//   hyper_step_open   the same, but for post and comb it leaves the scaled mixes, for a later launch
-//                     to balance while it has other work (router_gate)
-//   hyper_step_entry  as hyper_step, from streams that are all the embedding of the token: the bytes
-//                     of movement_embed, movement_repeat, island_dots_f32, hyper_pre_f32, rms_norm_f32
-//   hyper_step_exit   streams collapsed for a head, and normed: the bytes of island_dots_f32,
-//                     hyper_norm_scale_f32, hyper_head_gate, hyper_collapse and rms_norm_f32
+//   hyper_step_open     the streams after a sub-block, and the next one's input and scaled mixes: the
+//                       bytes of hyper_post, island_dots_f32, hyper_norm_scale_f32, and of the input of
+//                       hyper_post_pre_norm_f32; y as its readers take it too, the bytes of cast_bf16
+//                       (wide) and of act_quant_fp8 in groups of 128 (codes, scales)
+//   hyper_step_streams  the same of streams that are there, as a stage receives them
+//   hyper_step_entry    the same of streams that are all the embedding of the token: x_next has the bytes
+//                       of movement_embed and movement_repeat
+//   hyper_step_exit     streams collapsed for a head, and normed: the bytes of island_dots_f32,
+//                       hyper_norm_scale_f32, hyper_head_gate, hyper_collapse and rms_norm_f32
+//
+// Post and comb are left open: the next launch balances the mixes in a block of its own, while its others
+// have products to do (project, router_gate). Here it would be a long chain at the end.
 //
 //   z f32 [T, D]    x, x_next f32 [T, M, D]    post f32 [T, M]    comb f32 [T, M, M]
 //   fn f32 [C, M D]    scale f32 [3]    base f32 [C]    gain f32 [D]    C = (2 + M) M, or M for exit
-//   y f32 [T, D]    wide bf16 [T, D]    codes e4m3 [T, D]    scales f32 [T, D / 128]
+//   mix f32 [T, C]    y f32 [T, D]    wide bf16 [T, D]    codes e4m3 [T, D]    scales f32 [T, D / 128]
 //
 // Sums are those of the kernels named. PARTS blocks share a row. Each makes the streams of its 256
 // elements, multiplies them with its columns of fn, which it asks for before it waits for the kernel
@@ -28,7 +31,7 @@
 // In the last block thread i has the columns i, i + 512, ..., as in rms_norm, so that a group of 128
 // lies in four warps; one more warp has the coefficients.
 //
-// Build constants: STREAMS, ITERATIONS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
+// Build constants: STREAMS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
 // (ceil(D / 512), at most 16), GATHER.
 #include "common/fp8_groups.cuh"
 #include "common/mixing.cuh"
@@ -46,7 +49,7 @@ constexpr int FUSED_WARPS = WARPS + 1;
 constexpr int GROUP_WARPS = 4;  // that hold a group of 128 columns
 constexpr int PART_LOADS = (PARTS + 31) / 32;
 // Blocks of a multiprocessor, or of this kernel and the next.
-constexpr int RESIDENT = SPREAD && PER_THREAD <= 8 ? 2 : 1;
+constexpr int RESIDENT = STREAMS <= 5 && PER_THREAD <= 8 ? 2 : 1;
 
 struct Weights {
     const float *fn, *scale, *base, *gain;
@@ -56,7 +59,7 @@ struct Written {
     float *x, *collapsed, *y;
     bf16* wide;
     u8* codes;
-    float *scales, *mix, *post, *comb;
+    float *scales, *mix;
 };
 
 // ------------------------------------------------------------------------ all blocks of a row
@@ -129,17 +132,17 @@ __device__ __forceinline__ bool is_last(i32* ticket) {
 
 // ------------------------------------------------------------------------ the last block of a row
 
-enum Coefficients { BALANCED, OPEN, NONE };  // what is made of the mixes beside pre
+// Whether a head comes behind, and no sub-block: it takes one format, and has nothing to mix.
+template <int Rows>
+constexpr bool IS_EXIT = Rows == STREAMS;
 
 // What other blocks wrote is read past L1, which may hold older bytes. row: of token t.
-template <int Rows, Coefficients Made>
+template <int Rows>
 __device__ __forceinline__ void finish_row(const Streams& streams, const Weights& w,
                                            const Written& row, const float* partial,
                                            const float* tile, i64 t, int D) {
     constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;
-    constexpr int SCALES = Made == NONE ? 1 : 3;
     __shared__ float totals[Rows + 1], sums[WARPS], logits[Rows], gates[STREAMS];
-    __shared__ float scale[SCALES], base[Rows];
     __shared__ float largest[PER_THREAD][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
     float parts[ROUNDS][PART_LOADS];
@@ -151,10 +154,8 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
             parts[round][i] = c <= Rows && part < PARTS ? __ldcg(partial + c * PARTS + part) : 0.0f;
         }
     // The warp of the coefficients has its weights before it has its sums.
-    if (warp == WARPS) {
-        for (int c = lane; c < Rows; c += 32) base[c] = w.base[c];
-        if (lane < SCALES) scale[lane] = w.scale[lane];
-    }
+    float scale = 0.0f, base = 0.0f;
+    if (warp == WARPS && lane < STREAMS) scale = w.scale[0], base = w.base[lane];
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         const int c = round * FUSED_WARPS + warp;
@@ -170,19 +171,12 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
         for (int c = lane; c < Rows; c += 32)
             logits[c] = scaled(totals[c], totals[Rows], count, w.mix_eps);
         __syncwarp();
-        if (lane < STREAMS) gates[lane] = gate(logits[lane], scale[0], base[lane]) + w.eps;
+        if (lane < STREAMS) gates[lane] = gate(logits[lane], scale, base) + w.eps;
     }
     __syncthreads();
     float y[PER_THREAD], gain[PER_THREAD];
     if (warp == WARPS) {
-        if constexpr (Made == BALANCED) {
-            store_balanced(logits, scale, base, w.eps, row.comb);
-            if (lane < STREAMS) {
-                const int at = STREAMS + lane;
-                row.post[lane] = 2.0f * gate(logits[at], scale[1], base[at]);
-            }
-        }
-        if constexpr (Made == OPEN)
+        if (!IS_EXIT<Rows>)
             for (int c = lane; c < Rows; c += 32) row.mix[c] = logits[c];
     } else {
         float sum = 0.0f;
@@ -196,7 +190,7 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
 #pragma unroll
             for (int m = 0; m < STREAMS; ++m) y[q] = fmaf(gates[m], v[m], y[q]);
             sum = fmaf(y[q], y[q], sum);
-            if (Made == NONE) row.collapsed[d] = y[q];
+            if (IS_EXIT<Rows>) row.collapsed[d] = y[q];
         }
 #pragma unroll
         for (int q = 0; q < PER_THREAD; ++q) {
@@ -215,13 +209,13 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
             const int d = q * NORM_THREADS + threadIdx.x;
             y[q] = gain[q] * (y[q] * factor);
             if (d < D) row.y[d] = y[q];
-            if (Made == NONE) continue;
+            if (IS_EXIT<Rows>) continue;
             if (d < D) row.wide[d] = f32_to_bf16(y[q]);
             const float amax = warp_max_positive(finite_magnitude(y[q]));
             if (lane == 0) largest[q][warp] = amax;
         }
     }
-    if (Made == NONE) return;
+    if (IS_EXIT<Rows>) return;
     __syncthreads();
     if (warp == WARPS) return;
 #pragma unroll
@@ -238,7 +232,7 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
     }
 }
 
-template <int Rows, Coefficients Made, class Source>
+template <int Rows, class Source>
 __device__ __forceinline__ void step(const Source& source, const Weights& w, const float* x,
                                      Written out, float* partial, i32* ticket, int D) {
     extern __shared__ __align__(16) float tile[];
@@ -248,17 +242,13 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
     leave_partial_sums<Rows>(source, w.fn, out.x, partial, t, blockIdx.x % PARTS, D);
     if (!is_last(ticket + t)) return;
     out.y += t * D;
-    if (Made == NONE) {
+    if (IS_EXIT<Rows>) {
         out.collapsed += t * D;
     } else {
         out.wide += t * D;
         out.codes += t * D;
         out.scales += t * (D / 128);
-    }
-    if (Made == OPEN) out.mix += t * MIXES;
-    if (Made == BALANCED) {
-        out.post += t * STREAMS;
-        out.comb += t * STREAMS * STREAMS;
+        out.mix += t * MIXES;
     }
     partial += t * (Rows + 1) * PARTS;
     const Streams streams{x};
@@ -266,19 +256,7 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
         streams.fetch(tile, t, D, threadIdx.x, NORM_THREADS);
         cp_async_commit();
     }
-    finish_row<Rows, Made>(streams, w, out, partial, tile, t, D);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
-    hyper_step(const float* z, const float* x, const float* post, const float* comb,
-               const float* fn, const float* scale, const float* base, const float* gain,
-               float* x_next, float* post_next, float* comb_next, float* y, bf16* wide, u8* codes,
-               float* scales, float* partial, i32* ticket, i32 D, float mix_eps, float eps,
-               float norm_eps) {
-    step<MIXES, BALANCED>(AfterBlock{z, x, post, comb},
-                          {fn, scale, base, gain, mix_eps, eps, norm_eps}, x_next,
-                          {x_next, nullptr, y, wide, codes, scales, nullptr, post_next, comb_next},
-                          partial, ticket, D);
+    finish_row<Rows>(streams, w, out, partial, tile, t, D);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
@@ -286,29 +264,32 @@ extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
                     const float* fn, const float* scale, const float* base, const float* gain,
                     float* x_next, float* mix, float* y, bf16* wide, u8* codes, float* scales,
                     float* partial, i32* ticket, i32 D, float mix_eps, float eps, float norm_eps) {
-    step<MIXES, OPEN>(AfterBlock{z, x, post, comb}, {fn, scale, base, gain, mix_eps, eps, norm_eps},
-                      x_next, {x_next, nullptr, y, wide, codes, scales, mix, nullptr, nullptr},
-                      partial, ticket, D);
+    step<MIXES>(AfterBlock{z, x, post, comb}, {fn, scale, base, gain, mix_eps, eps, norm_eps},
+                x_next, {x_next, nullptr, y, wide, codes, scales, mix}, partial, ticket, D);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
+    hyper_step_streams(const float* x, const float* fn, const float* scale, const float* base,
+                       const float* gain, float* mix, float* y, bf16* wide, u8* codes,
+                       float* scales, float* partial, i32* ticket, i32 D, float mix_eps, float eps,
+                       float norm_eps) {
+    step<MIXES>(Streams{x}, {fn, scale, base, gain, mix_eps, eps, norm_eps}, x,
+                {nullptr, nullptr, y, wide, codes, scales, mix}, partial, ticket, D);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
     hyper_step_entry(const bf16* table, const i32* tokens, const float* fn, const float* scale,
-                     const float* base, const float* gain, float* x_next, float* post_next,
-                     float* comb_next, float* y, bf16* wide, u8* codes, float* scales,
-                     float* partial, i32* ticket, i32 V, i32 D, float mix_eps, float eps,
-                     float norm_eps) {
-    step<MIXES, BALANCED>(Embedding{table, tokens, V},
-                          {fn, scale, base, gain, mix_eps, eps, norm_eps}, x_next,
-                          {x_next, nullptr, y, wide, codes, scales, nullptr, post_next, comb_next},
-                          partial, ticket, D);
+                     const float* base, const float* gain, float* x_next, float* mix, float* y,
+                     bf16* wide, u8* codes, float* scales, float* partial, i32* ticket, i32 V,
+                     i32 D, float mix_eps, float eps, float norm_eps) {
+    step<MIXES>(Embedding{table, tokens, V}, {fn, scale, base, gain, mix_eps, eps, norm_eps},
+                x_next, {x_next, nullptr, y, wide, codes, scales, mix}, partial, ticket, D);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
     hyper_step_exit(const float* x, const float* fn, const float* scale, const float* base,
                     const float* gain, float* collapsed, float* y, float* partial, i32* ticket,
                     i32 D, float mix_eps, float eps, float norm_eps) {
-    step<STREAMS, NONE>(
-        Streams{x}, {fn, scale, base, gain, mix_eps, eps, norm_eps}, x,
-        {nullptr, collapsed, y, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}, partial,
-        ticket, D);
+    step<STREAMS>(Streams{x}, {fn, scale, base, gain, mix_eps, eps, norm_eps}, x,
+                  {nullptr, collapsed, y, nullptr, nullptr, nullptr, nullptr}, partial, ticket, D);
 }

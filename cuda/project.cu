@@ -1,10 +1,13 @@
-// project: every product of a layer's normed input, for 1 to 8 rows of it, in one launch
+// project: every product of a layer's normed input, for 1 to 8 rows of it, in one launch; beside them
+// the coefficients of a hyper-connection that hyper_step left open
 //
 //   latent[t, q] = sum over d of wq_a[q, d] * bf16(x[t, d])     codes e4m3 [Q, D], scales of 128 x 128
 //   kv[t, k]     = sum over d of wkv[k, d] * bf16(x[t, d])      codes e4m3 [K, D], scales of 128 x 128
 //   heads[t, h]  = sum over d of proj[h, d] * bf16(x[t, d])     bf16 [H, D]
 //   raw_kv[row], raw_score[row] = x[t] times every row of the compressor's wkv and wgate, bf16 [c K, D],
 //                               unrounded, in row raw_rows[t] of their rings; the indexer's likewise
+//   post f32 [T, M], comb f32 [T, M, M]: the bytes of hyper_split, of mix f32 [T, C], scaled,
+//                               hyper_scale f32 [3] and hyper_base f32 [C]
 //
 //   project_window    latent and kv: a layer without blocks
 //   project_blocks    and the compressor, c = 1
@@ -14,6 +17,10 @@
 // dense sums in the order of common/gemv.cuh with its PARTS, islands in that of common/parts.cuh with
 // the PART_STEPS of island_dots. A row of weights is summed alone, so it does not show which block has
 // it, and beside what.
+//
+// The block after those with products balances, a warp a token: a long chain of divisions that nothing
+// else in this launch waits for. It has a multiprocessor to itself, which takes nothing from the others:
+// a model's matrices over one block fewer are as many rows a block at most.
 //
 // A block has an even share of the rows of every matrix, so all end together: one block on an SM. What
 // a warp reads is a sequence of beats through all of them, known when this is compiled: RING beats of
@@ -26,11 +33,12 @@
 //
 // Elements past the end are zeros, which change no sum. An id outside the ring writes nothing.
 //
-// Build constants: KIND (0, 1 or 2: which of the three is built), ROWS (1..8), WIDTH (D), BLOCKS,
-// rows of what each kind reads, both matrices of a pair (DENSE_HEIGHT, HEAD_HEIGHT, MAIN_HEIGHT,
-// INDEX_HEIGHT), DENSE_PARTS, MAIN_STEPS, MAIN_PARTS, INDEX_STEPS, INDEX_PARTS, WARP_ROWS (of an
-// island, in a beat), RING, STAGED.
+// Build constants: STREAMS, ITERATIONS; KIND (0, 1 or 2: which of the three is built), ROWS (1..8),
+// WIDTH (D), BLOCKS (those with products), rows of what each kind reads, both matrices of a pair
+// (DENSE_HEIGHT, HEAD_HEIGHT, MAIN_HEIGHT, INDEX_HEIGHT), DENSE_PARTS, MAIN_STEPS, MAIN_PARTS,
+// INDEX_STEPS, INDEX_PARTS, WARP_ROWS (of an island, in a beat), RING, STAGED.
 #define BATCH 1
+#include "common/balancing.cuh"
 #include "common/overlap.cuh"
 #include "common/project_weights.cuh"
 
@@ -164,11 +172,16 @@ struct Compressor {
 
 __device__ __forceinline__ void project(const float* x, const u8* q_codes, const float* q_scales,
                                         const u8* kv_codes, const float* kv_scales, float* latent,
-                                        float* kv, int Q, int K, Compressor main, Compressor index,
-                                        const i32* raw_rows, int S, const bf16* proj, float* heads,
-                                        int H) {
+                                        float* kv, int Q, int K, const Open& open, Compressor main,
+                                        Compressor index, const i32* raw_rows, int S,
+                                        const bf16* proj, float* heads, int H) {
     extern __shared__ __align__(16) float shared[];
     let_next_start();
+    if (blockIdx.x == BLOCKS) {
+        open.prefetch();
+        wait_for_previous();
+        return open.close(ROWS, WARPS);
+    }
     Walk walk = {{main.wkv, main.wgate, shared + MAIN_AT},
                  {index.wkv, index.wgate, shared + INDEX_AT},
                  {q_codes, kv_codes, q_scales, kv_scales, Q, shared + DENSE_AT},
@@ -225,33 +238,40 @@ __device__ __forceinline__ void project(const float* x, const u8* q_codes, const
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     project_window(const float* x, const u8* q_codes, const float* q_scales, const u8* kv_codes,
-                   const float* kv_scales, float* latent, float* kv, int Q, int K) {
-    project(x, q_codes, q_scales, kv_codes, kv_scales, latent, kv, Q, K, {}, {}, nullptr, 0,
-            nullptr, nullptr, 0);
+                   const float* kv_scales, const float* mix, const float* hyper_scale,
+                   const float* hyper_base, float* latent, float* kv, float* post, float* comb,
+                   int Q, int K, float eps) {
+    project(x, q_codes, q_scales, kv_codes, kv_scales, latent, kv, Q, K,
+            {mix, hyper_scale, hyper_base, post, comb, eps}, {}, {}, nullptr, 0, nullptr, nullptr,
+            0);
 }
 
 #elif KIND == 1
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     project_blocks(const float* x, const u8* q_codes, const float* q_scales, const u8* kv_codes,
-                   const float* kv_scales, const bf16* wkv, const bf16* wgate, const i32* raw_rows,
-                   float* latent, float* kv, float* raw_kv, float* raw_score, int Q, int K, int S) {
+                   const float* kv_scales, const float* mix, const float* hyper_scale,
+                   const float* hyper_base, const bf16* wkv, const bf16* wgate, const i32* raw_rows,
+                   float* latent, float* kv, float* post, float* comb, float* raw_kv,
+                   float* raw_score, int Q, int K, int S, float eps) {
     project(x, q_codes, q_scales, kv_codes, kv_scales, latent, kv, Q, K,
-            {wkv, wgate, raw_kv, raw_score}, {}, raw_rows, S, nullptr, nullptr, 0);
+            {mix, hyper_scale, hyper_base, post, comb, eps}, {wkv, wgate, raw_kv, raw_score}, {},
+            raw_rows, S, nullptr, nullptr, 0);
 }
 
 #elif KIND == 2
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     project_indexed(const float* x, const u8* q_codes, const float* q_scales, const u8* kv_codes,
-                    const float* kv_scales, const bf16* wkv, const bf16* wgate,
+                    const float* kv_scales, const float* mix, const float* hyper_scale,
+                    const float* hyper_base, const bf16* wkv, const bf16* wgate,
                     const bf16* index_wkv, const bf16* index_wgate, const bf16* proj,
-                    const i32* raw_rows, float* latent, float* kv, float* heads, float* raw_kv,
-                    float* raw_score, float* index_kv, float* index_score, int Q, int K, int L,
-                    int H, int S) {
+                    const i32* raw_rows, float* latent, float* kv, float* post, float* comb,
+                    float* heads, float* raw_kv, float* raw_score, float* index_kv,
+                    float* index_score, int Q, int K, int L, int H, int S, float eps) {
     project(x, q_codes, q_scales, kv_codes, kv_scales, latent, kv, Q, K,
-            {wkv, wgate, raw_kv, raw_score}, {index_wkv, index_wgate, index_kv, index_score},
-            raw_rows, S, proj, heads, H);
+            {mix, hyper_scale, hyper_base, post, comb, eps}, {wkv, wgate, raw_kv, raw_score},
+            {index_wkv, index_wgate, index_kv, index_score}, raw_rows, S, proj, heads, H);
 }
 
 #endif

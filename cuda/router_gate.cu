@@ -17,8 +17,8 @@
 //
 // Build constants: STREAMS, ITERATIONS; ROWS (T, 1..8), WARP_ROWS, WARPS, PART_STEPS, PARTS, BATCH (1)
 // as in island_dots; PER_LANE, experts of a lane: ceil(E / 32), at most 32.
+#include "common/balancing.cuh"
 #include "common/dots.cuh"
-#include "common/mixing.cuh"
 #include "common/overlap.cuh"
 #include "common/routing.cuh"
 
@@ -34,23 +34,6 @@ constexpr int MIN_BLOCKS = ROWS == 1 && THREADS >= 64 ? 1024 / THREADS : 1;
 constexpr bool ALONE = ROWS == 1;
 // Beside more sums than these a lane's biases would not fit the registers; they wait in L2.
 constexpr bool EARLY_BIASES = SUMS <= 20;
-
-struct Open {
-    const float *mix, *scale, *base;
-    float *post, *comb;
-    float eps;
-};
-
-__device__ __forceinline__ void balance_rows(const Open& open) {
-    const int lane = threadIdx.x % 32;
-    for (int t = threadIdx.x / 32; t < ROWS; t += WARPS) {
-        const float* const mix = open.mix + t * MIXES;
-        store_balanced(mix, open.scale, open.base, open.eps, open.comb + t * STREAMS * STREAMS);
-        if (lane >= STREAMS) continue;
-        const int at = STREAMS + lane;
-        open.post[t * STREAMS + lane] = 2.0f * gate(mix[at], open.scale[1], open.base[at]);
-    }
-}
 
 // The scores of this block's experts, to memory.
 __device__ __forceinline__ void score_rows(const float* x, const bf16* w, float* scores, int E,
@@ -136,10 +119,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 i32 D, float scale, float eps) {
     let_next_start();
     if (blockIdx.x == 0) {
-        prefetch_l2(hyper_scale);
-        prefetch_l2(hyper_base);
+        const Open open = {mix, hyper_scale, hyper_base, post, comb, eps};
+        open.prefetch();
         wait_for_previous();
-        return balance_rows({mix, hyper_scale, hyper_base, post, comb, eps});
+        return open.close(ROWS, WARPS);
     }
     const i32 lane = threadIdx.x % 32;
     float biases[PER_LANE];
@@ -200,12 +183,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                      i32* ticket, i32 E, i32 A, i32 D, i32 V, float scale, float eps) {
     let_next_start();
     if (blockIdx.x == 0) {
-        prefetch_l2(hyper_scale);
-        prefetch_l2(hyper_base);
+        const Open open = {mix, hyper_scale, hyper_base, post, comb, eps};
+        open.prefetch();
         wait_for_previous();
         // The last warp: the first ones balance.
         if (threadIdx.x / 32 == WARPS - 1) prefetch_named(table, tokens, A, V);
-        return balance_rows({mix, hyper_scale, hyper_base, post, comb, eps});
+        return open.close(ROWS, WARPS);
     }
     score_rows(x, w, scores, E, D);
     if (!is_last(ticket)) return;

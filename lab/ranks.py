@@ -28,6 +28,7 @@ from dsv4.engine.lanes import flush
 from dsv4.engine.prefill import eager_rows
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import new_layer_cache
+from dsv4.engine.streams import Mixing
 from dsv4.engine.weights import DenseSlab, ExpertKind, Fp4Bank, LayerWeights
 from dsv4.kernels.linear_fp4 import linear_fp4_mx_down, linear_fp4_nv_down
 from dsv4.kernels.linear_fp8 import linear_fp8
@@ -108,7 +109,8 @@ def _outputs(
         else:
             rows, keys = engine.arms.prefill_chunk, engine.arms.index_format
             cache = new_layer_cache(device, c, w.ratio, engine.max_seq, rows, keys)
-            attention(run, w, cache, given, z)
+            # No streams are around it, so nothing comes back into them.
+            attention(run, w, cache, given, z, Mixing(None, None, 0))
         made.append(joined(run, z))
     flush([run.tape for run in runs])
     return runs, [run.stage.device.to_numpy(y) for run, y in zip(runs, made, strict=True)]

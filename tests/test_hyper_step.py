@@ -14,12 +14,12 @@ from oracle.formats import decode, encode
 
 Run = Callable[..., SimpleNamespace]
 
-test_contract_step = contract_tests("hyper_step")
 test_contract_open = contract_tests("hyper_step_open")
+test_contract_streams = contract_tests("hyper_step_streams")
 test_contract_entry = contract_tests("hyper_step_entry")
 test_contract_exit = contract_tests("hyper_step_exit")
-test_speed_step = speed_tests("hyper_step")
 test_speed_open = speed_tests("hyper_step_open")
+test_speed_streams = speed_tests("hyper_step_streams")
 test_speed_entry = speed_tests("hyper_step_entry")
 test_speed_exit = speed_tests("hyper_step_exit")
 
@@ -27,7 +27,7 @@ EPS: dict[str, float] = dict(mix_eps=1e-6, eps=1e-6, norm_eps=1e-6)
 
 
 def between(rows: int = 2, width: int = 384, streams: int = 4) -> dict[str, Any]:
-    """Contents of hyper_step, random but for scales of 1."""
+    """Contents of hyper_step_open, random but for scales of 1."""
     rng = np.random.default_rng(0)
     mixes = (2 + streams) * streams
 
@@ -43,7 +43,7 @@ def between(rows: int = 2, width: int = 384, streams: int = 4) -> dict[str, Any]
 
 
 def test_the_input_comes_in_three_formats_of_the_same_numbers(run: Run) -> None:
-    got = run("hyper_step", **between())
+    got = run("hyper_step_open", **between())
     assert np.array_equal(got.wide, decode(encode(got.y, "bf16"), "bf16"))
     groups = np.abs(got.y.reshape(2, 3, 128)).max(axis=2)
     # The smallest power of two under which the largest magnitude is a code.
@@ -52,15 +52,24 @@ def test_the_input_comes_in_three_formats_of_the_same_numbers(run: Run) -> None:
     assert np.array_equal(decode(got.codes, "e4m3"), decode(encode(got.y / wide, "e4m3"), "e4m3"))
 
 
-def test_open_mixes_are_those_that_the_balanced_launch_uses(run: Run) -> None:
+def test_open_mixes_are_those_that_a_balancing_launch_uses(run: Run) -> None:
     given = between()
-    closed, left = run("hyper_step", **given), run("hyper_step_open", **given)
+    closed, left = run("hyper_post_pre_norm_f32", **given), run("hyper_step_open", **given)
     scale, base = np.ones(3, np.float32), given["base"]
     split = run("hyper_split", T=2, M=4, mix=left.mix.astype(np.float32), scale=scale, base=base,
                 eps=EPS["eps"])  # fmt: skip
     assert split.post.tobytes() == closed.post_next.tobytes()
     assert split.comb.tobytes() == closed.comb_next.tobytes()
     assert left.y.tobytes() == closed.y.tobytes()
+
+
+def test_streams_that_are_there_enter_as_new_ones_do(run: Run) -> None:
+    given = between()
+    made = run("hyper_step_open", **given)
+    there = {n: v for n, v in given.items() if n not in ("z", "post", "comb")}
+    again = run("hyper_step_streams", **{**there, "x": made.x_next.astype(np.float32)})
+    for name in ("mix", "y", "wide", "codes", "scales"):
+        assert vars(again)[name].tobytes() == vars(made)[name].tobytes(), name
 
 
 def test_a_token_that_does_not_exist_is_a_row_of_nan(run: Run) -> None:
@@ -72,16 +81,16 @@ def test_a_token_that_does_not_exist_is_a_row_of_nan(run: Run) -> None:
 
 
 def test_a_launch_leaves_its_ticket_for_the_next_one(run: Run) -> None:
-    assert not run("hyper_step", **between(3)).ticket.any()
+    assert not run("hyper_step_open", **between(3)).ticket.any()
 
 
 def test_a_width_that_is_no_whole_group_is_refused(run: Run) -> None:
     with pytest.raises(SpecError, match="D/128 is 33/16, not whole"):
-        run("hyper_step", **between(1, 256 + 8))
+        run("hyper_step_open", **between(1, 256 + 8))
 
 
 @pytest.mark.stress
 def test_ten_thousand_launches_give_the_same_bytes() -> None:
     device, given = HostDevice(workers=2), between(2, 128)
-    seen = {run_kernel("hyper_step", device, **given).y.tobytes() for _ in range(10_000)}
+    seen = {run_kernel("hyper_step_open", device, **given).y.tobytes() for _ in range(10_000)}
     assert len(seen) == 1

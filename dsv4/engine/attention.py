@@ -13,7 +13,7 @@ from dsv4.engine.fused_front import front, list_columns
 from dsv4.engine.products import grouped_product, product, product_input
 from dsv4.engine.rows import Rows, Schedule
 from dsv4.engine.state import LayerCache
-from dsv4.engine.streams import norm
+from dsv4.engine.streams import Mixing, close, norm
 from dsv4.engine.weights import IndexerWeights, LayerWeights
 from dsv4.kernels.act_quant import act_quant_fp8_inplace
 from dsv4.kernels.attention import (
@@ -35,17 +35,22 @@ from dsv4.kernels.topk import topk
 from dsv4.spec import BF16, F32, F64, I32
 
 
-def attention(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any) -> Any:
+def attention(
+    run: Rows, w: LayerWeights, cache: LayerCache, x: Any, out: Any, mixing: Mixing
+) -> Any:
     """out [T,D]: attention of the rows over their windows and blocks; the cache moves on.
+
+    mixing: how out comes back into the streams; closed then.
 
     The order inside is binding: rows are cached and blocks completed before anything is listed, so
     a row sees itself and the block that it ends.
     """
     c, when = run.config, run.schedule(w.ratio, cache.ring, cache.raw)
     if run.fused:
-        made = front(run, w, cache, x, when)
+        made = front(run, w, cache, x, when, mixing)
         heads, query = joined_heads(run, w, made.compact, when)
     else:
+        close(run, mixing)
         given, heads, query = _in_parts(run, w, cache, x, when)
     columns = list_columns(run, w, cache)
     with run.phase("lists"):

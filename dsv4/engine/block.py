@@ -11,12 +11,13 @@ from dsv4.engine.fused_experts import fused_moe
 from dsv4.engine.joins import windows
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
-from dsv4.engine.streams import Mixing, enter, leave, pass_on, pass_on_open
+from dsv4.engine.streams import Mixing, enter, leave, pass_on
 from dsv4.engine.weights import LayerWeights
 from dsv4.spec import F32
 
-Attention = Callable[[Rows, LayerWeights, LayerCache, Any, Any], Any]
-"""The attention sub-block: called with its input [T,D] and where its output goes."""
+Attention = Callable[[Rows, LayerWeights, LayerCache, Any, Any, Mixing], Any]
+"""The attention sub-block: called with its input [T,D], where its output goes, and how that comes
+back, which it closes if it is open."""
 
 
 Entered = tuple[Any, Mixing]
@@ -51,7 +52,7 @@ def run_chained(
     with run.phase("streams"):
         x, mixing = entered or enter(run, w.attn_hyper, w.attn_norm, streams)
     run.look("attn_norm", x)
-    attend(run, w, cache, x, z)
+    attend(run, w, cache, x, z, mixing)
     made = joined(run, z)
     run.look("attn", made)
     made, mixing = _feed(run, w, z, made, streams, mixing, middle)
@@ -89,17 +90,12 @@ def _feed(
 
     z: where outputs go. made: that of attention; mixing: how it comes back into the streams.
     """
-    into = (made, streams, mixing, w.ffn_hyper, w.ffn_norm, middle)
+    with run.phase("streams"):
+        x, following = pass_on(run, made, streams, mixing, w.ffn_hyper, w.ffn_norm, middle)
+    run.look("ffn_norm", x)
     if run.fused:
-        with run.phase("streams"):
-            x, pending = pass_on_open(run, *into)
-        run.look("ffn_norm", x)
-        fused_moe(run, w, x, pending, z)
-        following = pending.mixing
+        fused_moe(run, w, x, following, z)
     else:
-        with run.phase("streams"):
-            x, following = pass_on(run, *into)
-        run.look("ffn_norm", x)
         moe(run, w, x, z)
     made = joined(run, z)
     run.look("ffn", made)

@@ -15,7 +15,7 @@ from dsv4.engine.products import product_input
 from dsv4.engine.replay import Replay
 from dsv4.engine.rows import Rows
 from dsv4.engine.state import LayerCache
-from dsv4.engine.streams import entry_streams, exit_rows
+from dsv4.engine.streams import Mixing, close, entry_streams, exit_rows
 from dsv4.engine.tape import Tape
 from dsv4.engine.taps import check_taps
 from dsv4.engine.weights import DsparkWeights, LayerWeights
@@ -211,7 +211,10 @@ def _entry(
 def _attention_to(newest: Any) -> Callable[..., Any]:
     """Attention of draft rows: all see the ring up to `newest`, and all draft rows."""
 
-    def attend(run: Rows, w: LayerWeights, ring: LayerCache, x: Any, out: Any) -> Any:
+    def attend(
+        run: Rows, w: LayerWeights, ring: LayerCache, x: Any, out: Any, mixing: Mixing
+    ) -> Any:
+        close(run, mixing)
         block, window = run.rows, ring.ring
         when = run.schedule(0, window, 1)
         with run.phase("queries"):

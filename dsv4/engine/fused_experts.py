@@ -11,7 +11,7 @@ import numpy as np
 
 from dsv4.engine.native_experts import matrix
 from dsv4.engine.rows import Rows
-from dsv4.engine.streams import Pending, taken_input
+from dsv4.engine.streams import Mixing, taken_input
 from dsv4.engine.weights import DenseSlab, ExpertKind, LayerWeights
 from dsv4.kernels.experts import (
     experts_mx_down,
@@ -26,16 +26,16 @@ _GATE_UP = {ExpertKind.MXFP4: experts_mx_gate_up, ExpertKind.NVFP4: experts_nv_g
 _DOWN = {ExpertKind.MXFP4: experts_mx_down, ExpertKind.NVFP4: experts_nv_down}
 
 
-def fused_moe(run: Rows, w: LayerWeights, x: Any, pending: Pending, out: Any) -> Any:
+def fused_moe(run: Rows, w: LayerWeights, x: Any, mixing: Mixing, out: Any) -> Any:
     """out [T,D]: the chosen experts by ascending id, then the shared one.
 
-    Shapes: x [T,D], whose other formats lie where `taken_input` says. pending: coefficients that
-    the first launch makes beside its own work.
+    Shapes: x [T,D], whose other formats lie where `taken_input` says. mixing: open coefficients,
+    which the first launch makes beside its own work.
     """
     c, bank = run.config, w.experts
     active, width = c.n_activated_experts, c.moe_inter_dim
     with run.phase("router"):
-        ids, weights, order = _route(run, w, x, pending)
+        ids, weights, order = _route(run, w, x, mixing)
     given = taken_input(run)
     hidden = run.buffer("routed hidden", active, width)
     shared = run.buffer("shared hidden bf16", width, fmt=BF16)
@@ -53,8 +53,10 @@ def fused_moe(run: Rows, w: LayerWeights, x: Any, pending: Pending, out: Any) ->
     return out
 
 
-def _route(run: Rows, w: LayerWeights, x: Any, pending: Pending) -> tuple[Any, Any, Any]:
+def _route(run: Rows, w: LayerWeights, x: Any, mixing: Mixing) -> tuple[Any, Any, Any]:
     """(ids, weights, slots by ascending id) of every row's experts, [T,A] each."""
+    assert mixing.open is not None, "a fused step leaves coefficients open"
+    hyper = mixing.open.hyper
     c, active = run.config, run.config.n_activated_experts
     ids, order = run.buffer("expert ids", active, fmt=I32), run.buffer("order", active, fmt=I32)
     weights = run.buffer("expert weights", active, fmt=F32)
@@ -63,8 +65,8 @@ def _route(run: Rows, w: LayerWeights, x: Any, pending: Pending) -> tuple[Any, A
     if w.table is not None:
         kernel, chosen = router_gate_hash, (w.table, run.tokens)
     run.tape.launch(
-        kernel, x, w.gate, *chosen, pending.mix, pending.hyper.scale, pending.hyper.base, ids=ids,
-        weights=weights, order=order, post=pending.mixing.post, comb=pending.mixing.comb,
+        kernel, x, w.gate, *chosen, mixing.open.mix, hyper.scale, hyper.base, ids=ids,
+        weights=weights, order=order, post=mixing.post, comb=mixing.comb,
         scores=run.buffer("scores", c.n_routed_experts),
         ticket=run.workspace.filled("gate ticket", 0, 1, fmt=I32), scale=c.route_scale,
         eps=c.hc_eps, iterations=c.hc_sinkhorn_iters,

@@ -4,7 +4,7 @@ And one at the beginning of a step: where its rows lie, and what they see, in la
 
 What they leave is what the single launches of `attention` and `compress` leave, byte for byte: the
 queries' latent, the rows' keys and the blocks that they end in the cache, and what the indexer
-weighs its heads with.
+weighs its heads with. The first of them also makes the coefficients that were left open.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from dsv4.engine.rows import Rows, Schedule
 from dsv4.engine.state import CompressorCache, LayerCache
+from dsv4.engine.streams import Mixing
 from dsv4.engine.weights import CompressorWeights, LayerWeights
 from dsv4.kernels.finish import finish_blocks, finish_indexed, finish_window
 from dsv4.kernels.project import project_blocks, project_indexed, project_window
@@ -72,14 +73,20 @@ def list_columns(run: Rows, w: LayerWeights, cache: LayerCache) -> int:
     return run.config.window_size + chosen
 
 
-def front(run: Rows, w: LayerWeights, cache: LayerCache, x: Any, when: Schedule) -> Front:
-    """What the input x [T,D] leaves; keys and blocks are in the cache then."""
-    c = run.config
+def front(
+    run: Rows, w: LayerWeights, cache: LayerCache, x: Any, when: Schedule, mixing: Mixing
+) -> Front:
+    """What the input x [T,D] leaves; keys and blocks are in the cache then, mixing is closed."""
+    assert mixing.open is not None, "a fused step leaves coefficients open"
+    c, hyper = run.config, mixing.open.hyper
     raw, kv = run.buffer("latent raw", c.q_lora_rank), run.buffer("kv raw", c.head_dim)
     compact = run.buffer("latent bf16", c.q_lora_rank, fmt=BF16)
     q, k = w.wq_a.ref, w.wkv.ref
-    products = (x, q.codes, q.scales, k.codes, k.scales)
-    made = dict(latent=raw, kv=kv)
+    products = (x, q.codes, q.scales, k.codes, k.scales, mixing.open.mix, hyper.scale, hyper.base)
+    made = dict(
+        latent=raw, kv=kv, post=mixing.post, comb=mixing.comb, eps=c.hc_eps,
+        iterations=c.hc_sinkhorn_iters,
+    )  # fmt: skip
     positions, places = when.positions, (when.firsts, when.index_rows)
     rows = (raw, w.q_norm, kv, w.kv_norm, run.stage.rope(w.ratio), positions, when.ring_rows)
     kept = dict(compact=compact, kvc=cache.kvc)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsv4.engine import hostmath
 from dsv4.engine.products import island
 from dsv4.engine.rows import Rows
 from dsv4.engine.weights import ExitWeights, HyperWeights
-from dsv4.kernels.cast import cast_bf16
 from dsv4.kernels.hyper import (
     hyper_collapse,
     hyper_head_gate,
@@ -20,12 +19,13 @@ from dsv4.kernels.hyper import (
     hyper_post_pre_norm_f32,
     hyper_pre,
     hyper_pre_f32,
+    hyper_split,
 )
 from dsv4.kernels.hyper_step import (
-    hyper_step,
     hyper_step_entry,
     hyper_step_exit,
     hyper_step_open,
+    hyper_step_streams,
 )
 from dsv4.kernels.movement import movement_embed, movement_repeat
 from dsv4.kernels.rms_norm import rms_norm, rms_norm_f32
@@ -33,15 +33,25 @@ from dsv4.spec import BF16, E4M3, F32, F64, I32
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """What coefficients are made of: scaled mixes [T,C], and what those are weighed with."""
+
+    mix: Any
+    hyper: HyperWeights
+
+
+@dataclass(frozen=True, slots=True)
 class Mixing:
     """How a sub-block's output comes back into the streams: post [T,M], comb [T,M,M].
 
-    turn: which of two sets of buffers they lie in; one is read while the next is written.
+    turn: which of two sets of buffers they lie in; one is read while the next is written. open:
+    what the sub-block makes them of, in its first launch; None where they are made already.
     """
 
     post: Any
     comb: Any
     turn: int
+    open: Open | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +63,8 @@ class Taken:
     scales: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Coefficients that a later launch makes: of scaled mixes [T,C], into the arrays of mixing."""
-
-    mix: Any
-    hyper: HyperWeights
-    mixing: Mixing
-
-
 def taken_input(run: Rows) -> Taken:
-    """Where a fused step has the input of the sub-block that it entered last.
-
-    Codes and scales are there when a launch entered that ended the sub-block before.
-    """
+    """Where a fused step has the input of the sub-block that it entered last."""
     d = run.config.dim
     return Taken(
         run.buffer("x bf16", d, fmt=BF16),
@@ -92,8 +90,15 @@ def entry_streams(run: Rows, out: Any) -> Any:
 
 
 def enter(run: Rows, hyper: HyperWeights, gain: Any, streams: Any) -> tuple[Any, Mixing]:
-    """(the sub-block's normalised input [T,D], how its output comes back)."""
+    """(the sub-block's normalised input [T,D], how its output comes back).
+
+    A fused step has one launch for it, and leaves the coefficients open.
+    """
     c = run.config
+    if run.fused:
+        x, mixing, outputs = _entered(run, hyper, 0)
+        run.tape.launch(hyper_step_streams, streams, *_weights(hyper, gain), **outputs)
+        return x, mixing
     mix = run.buffer("mix", c.mixing_rows)
     pre, mixing = run.buffer("pre", c.hc_mult), _mixing(run, 0)
     post, comb = mixing.post, mixing.comb
@@ -120,9 +125,6 @@ def enter(run: Rows, hyper: HyperWeights, gain: Any, streams: Any) -> tuple[Any,
             mix_eps=c.norm_eps, eps=c.hc_eps, iterations=c.hc_sinkhorn_iters,
         )  # fmt: skip
     norm(run, y, gain, x)
-    if run.fused:
-        # Attention takes no codes; only experts do, and nobody enters them from here.
-        run.tape.launch(cast_bf16, x.reshape(-1), out=taken_input(run).wide.reshape(-1))
     return x, mixing
 
 
@@ -134,14 +136,9 @@ def leave(run: Rows, z: Any, streams: Any, mixing: Mixing, out: Any) -> Any:
 
 def enter_tokens(run: Rows, hyper: HyperWeights, gain: Any, out: Any) -> tuple[Any, Mixing]:
     """`entry_streams` into out [T,M,D], and `enter` from there, in one launch."""
-    c, mixing = run.config, _mixing(run, 0)
-    x, given = run.buffer("x", c.dim), taken_input(run)
-    run.tape.launch(
-        hyper_step_entry, run.stage.embed, run.tokens, hyper.fn, hyper.scale, hyper.base, gain,
-        x_next=out, post_next=mixing.post, comb_next=mixing.comb, y=x, wide=given.wide,
-        codes=given.codes, scales=given.scales, **_sums(run, c.mixing_rows, "mix"),
-        iterations=c.hc_sinkhorn_iters,
-    )  # fmt: skip
+    x, mixing, outputs = _entered(run, hyper, 0)
+    weights = _weights(hyper, gain)
+    run.tape.launch(hyper_step_entry, run.stage.embed, run.tokens, *weights, x_next=out, **outputs)
     return x, mixing
 
 
@@ -157,38 +154,30 @@ def pass_on(
     if not run.few or arms.decode_path.host_math or not alike:
         leave(run, z, streams, mixing, out)
         return enter(run, hyper, gain, out)
-    following, x = _mixing(run, 1 - mixing.turn), run.buffer("x", c.dim)
+    left, weights = (z, streams, mixing.post, mixing.comb), _weights(hyper, gain)
     if run.fused:
-        given = taken_input(run)
-        run.tape.launch(
-            hyper_step, *_left(z, streams, mixing), hyper.fn, hyper.scale, hyper.base, gain,
-            x_next=out, post_next=following.post, comb_next=following.comb, y=x, wide=given.wide,
-            codes=given.codes, scales=given.scales, **_sums(run, c.mixing_rows, "mix"),
-            iterations=c.hc_sinkhorn_iters,
-        )  # fmt: skip
+        x, following, outputs = _entered(run, hyper, 1 - mixing.turn)
+        run.tape.launch(hyper_step_open, *left, *weights, x_next=out, **outputs)
         return x, following
+    following, x = _mixing(run, 1 - mixing.turn), run.buffer("x", c.dim)
     run.tape.launch(
         hyper_post_pre_norm_f32 if arms.chains_f32 else hyper_post_pre_norm,
-        *_left(z, streams, mixing), hyper.fn, hyper.scale, hyper.base, gain, x_next=out,
-        pre=run.buffer("pre", c.hc_mult), post_next=following.post, comb_next=following.comb, y=x,
-        **_sums(run, c.mixing_rows, "mix"), iterations=c.hc_sinkhorn_iters,
+        *left, *weights, x_next=out, pre=run.buffer("pre", c.hc_mult), post_next=following.post,
+        comb_next=following.comb, y=x, **_sums(run, c.mixing_rows, "mix"),
+        iterations=c.hc_sinkhorn_iters,
     )  # fmt: skip
     return x, following
 
 
-def pass_on_open(
-    run: Rows, z: Any, streams: Any, mixing: Mixing, hyper: HyperWeights, gain: Any, out: Any
-) -> tuple[Any, Pending]:
-    """`pass_on` of a fused step, that leaves the next coefficients for a later launch to make."""
-    c, following = run.config, _mixing(run, 1 - mixing.turn)
-    x, given = run.buffer("x", c.dim), taken_input(run)
-    mix = run.buffer("mix", c.mixing_rows)
+def close(run: Rows, mixing: Mixing) -> None:
+    """Coefficients that are open, by a launch for them alone: where no other launch makes them."""
+    if mixing.open is None:
+        return
+    c, hyper = run.config, mixing.open.hyper
     run.tape.launch(
-        hyper_step_open, *_left(z, streams, mixing), hyper.fn, hyper.scale, hyper.base, gain,
-        x_next=out, mix=mix, y=x, wide=given.wide, codes=given.codes, scales=given.scales,
-        **_sums(run, c.mixing_rows, "mix"),
+        hyper_split, mixing.open.mix, hyper.scale, hyper.base, pre=run.buffer("pre", c.hc_mult),
+        post=mixing.post, comb=mixing.comb, eps=c.hc_eps, iterations=c.hc_sinkhorn_iters,
     )  # fmt: skip
-    return x, Pending(mix, hyper, following)
 
 
 def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
@@ -221,9 +210,20 @@ def exit_rows(run: Rows, exit: ExitWeights, streams: Any, out: Any) -> Any:
     return norm(run, y, exit.norm, out)
 
 
-def _left(z: Any, streams: Any, mixing: Mixing) -> tuple[Any, ...]:
-    """What a launch that begins with `leave` takes first."""
-    return z, streams, mixing.post, mixing.comb
+def _weights(hyper: HyperWeights, gain: Any) -> tuple[Any, ...]:
+    """What a launch that enters a sub-block takes last."""
+    return hyper.fn, hyper.scale, hyper.base, gain
+
+
+def _entered(run: Rows, hyper: HyperWeights, turn: int) -> tuple[Any, Mixing, dict[str, Any]]:
+    """(input, open coefficients, all that a launch of a fused step enters with)."""
+    c, given = run.config, taken_input(run)
+    x, mix = run.buffer("x", c.dim), run.buffer("mix", c.mixing_rows)
+    outputs = dict(
+        mix=mix, y=x, wide=given.wide, codes=given.codes, scales=given.scales,
+        **_sums(run, c.mixing_rows, "mix"),
+    )  # fmt: skip
+    return x, replace(_mixing(run, turn), open=Open(mix, hyper)), outputs
 
 
 def _sums(run: Rows, rows: int, name: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Between two sub-blocks, before the first and behind the last: streams, coefficients and inputs.
 
+Coefficients behind the input are left open, as scaled mixes: the launch after it balances them.
 Each kernel does the work of several of `hyper`, `rms_norm`, `cast`, `act_quant` and `movement` with
 their bytes; sums are float32.
 """
@@ -20,7 +21,6 @@ from dsv4.spec import (
     In,
     InOut,
     Kernel,
-    Option,
     Out,
     Require,
     Scalar,
@@ -58,7 +58,6 @@ def _gathered_bytes(s: Shape) -> int:
 def _constants(s: Shape) -> Mapping[str, int]:
     return dict(
         STREAMS=s.M,
-        ITERATIONS=s.get("iterations", 1),
         PARTS=_parts(s),
         PER_THREAD=-(-s.D // _NORM_THREADS),
         GATHER=int(_gathered_bytes(s) > 0),
@@ -88,8 +87,8 @@ _STREAMS_IN = [
     In("post", F32, "T M"),
     In("comb", F32, "T M M"),
 ]
-_BALANCED = [Out("post_next", F32, "T M"), Out("comb_next", F32, "T M M")]
 _INPUTS = [
+    Out("mix", F32, f"T {_MIXES}"),
     Out("y", F32, "T D"),
     Out("wide", BF16, "T D"),
     Out("codes", E4M3, "T D"),
@@ -97,8 +96,6 @@ _INPUTS = [
 ]
 _PROMISES: Mapping[str, Contract] = dict(
     x_next=_counted("M + 1"),
-    post_next=_counted("4"),
-    comb_next=_counted(),
     mix=_counted("M*D"),
     y=_counted("D"),
     wide=_counted("D"),
@@ -130,7 +127,6 @@ def _kernel(
     *,
     moved: str,
     dims: str = "D",
-    balanced: bool = True,
 ) -> Kernel:
     every = [
         *args,
@@ -144,10 +140,9 @@ def _kernel(
         name=name,
         family="hyper_step",
         reads_early=("fn",),
-        starts_early=not balanced,  # the one that balances ends late, and is overtaken
+        starts_early=True,
         summary=summary,
         args=every,
-        options=(Option("iterations", (20, 1, 2, 5)),) if balanced else (),
         requires=_REQUIRES,
         constants=_constants,
         geometry=_geometry,
@@ -157,44 +152,35 @@ def _kernel(
     )
 
 
-hyper_step = _kernel(
-    "hyper_step",
-    "post, then the next mixes, split, collapse, RMS norm, and the input in bf16 and FP8",
+hyper_step_open = _kernel(
+    "hyper_step_open",
+    "post, then the next scaled mixes, collapse, RMS norm, and the input in bf16 and FP8",
     [
         *_STREAMS_IN,
         *_weights(_MIXES, "3"),
         Out("x_next", F32, "T M D", align=16),
-        *_BALANCED,
         *_INPUTS,
     ],
     _MIXES,
     moved="4*M + 4,4*M + 7",
 )
 
-hyper_step_open = _kernel(
-    "hyper_step_open",
-    "the same; its scaled mixes wait for a launch that balances them",
-    [
-        *_STREAMS_IN,
-        *_weights(_MIXES, "3"),
-        Out("x_next", F32, "T M D", align=16),
-        Out("mix", F32, f"T {_MIXES}"),
-        *_INPUTS,
-    ],
+hyper_step_streams = _kernel(
+    "hyper_step_streams",
+    "the same of streams that are there",
+    [In("x", F32, "T M D", align=16), *_weights(_MIXES, "3"), *_INPUTS],
     _MIXES,
-    moved="4*M + 4,4*M + 7",
-    balanced=False,
+    moved="4*M,7",
 )
 
 hyper_step_entry = _kernel(
     "hyper_step_entry",
-    "embeddings as every stream, and the first sub-block's coefficients and input",
+    "embeddings as every stream, and the first sub-block's scaled mixes and input",
     [
         In("table", BF16, "V D"),
         In("tokens", I32, "T"),
         *_weights(_MIXES, "3"),
         Out("x_next", F32, "T M D", align=16),
-        *_BALANCED,
         *_INPUTS,
     ],
     _MIXES,
@@ -213,5 +199,4 @@ hyper_step_exit = _kernel(
     ],
     "M",
     moved="4*M,8",
-    balanced=False,
 )

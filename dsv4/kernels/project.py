@@ -1,4 +1,7 @@
-"""All products of a layer's normed input in one launch, compressors straight into their rings."""
+"""All products of a layer's normed input in one launch, compressors straight into their rings.
+
+Beside them the coefficients that the launch before it left open.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,8 +20,10 @@ from dsv4.spec import (
     In,
     InOut,
     Kernel,
+    Option,
     Out,
     Require,
+    Scalar,
     Within,
     Work,
     kernel,
@@ -29,6 +34,7 @@ _SHARED_BYTES = 208 * 1024
 # For one or two rows every architecture has as much.
 _SHARED_BYTES_FOR_FEW = 99 * 1024
 
+_MIXES = "(2+M)*M"
 _KINDS = ("window", "blocks", "indexed")
 _MAIN = {"blocks": "K", "indexed": "2*K"}
 _INDEX = {"indexed": "L"}
@@ -39,6 +45,8 @@ _DENSE = Within(
     terms="D",
     because="x rounded to bf16 is prescribed; " + linear_bf16.BECAUSE,
 )
+_DERIVED = "the oracle carries every rounding to the end by the exact derivative"
+_COMB = Within("dot", because=_DERIVED)
 
 
 def _island(rows: str) -> Within:
@@ -59,14 +67,16 @@ def _heights(kind: str, s: Shape) -> dict[str, int]:
 
 
 def _blocks(kind: str, s: Shape) -> int:
-    """A block a multiprocessor; fewer when there are not eight rows for each."""
-    return min(MULTIPROCESSORS, -(-sum(_heights(kind, s).values()) // 8))
+    """With products: a multiprocessor is left to the one that balances, and each has eight rows."""
+    return min(MULTIPROCESSORS - 1, -(-sum(_heights(kind, s).values()) // 8))
 
 
 def _constants(kind: str) -> Callable[[Shape], Mapping[str, int]]:
     def constants(s: Shape) -> Mapping[str, int]:
         heights, blocks = _heights(kind, s), _blocks(kind, s)
         found = dict(
+            STREAMS=s.M,
+            ITERATIONS=s.iterations,
             KIND=_KINDS.index(kind),
             ROWS=s.T,
             WIDTH=s.D,
@@ -108,7 +118,7 @@ def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> 
     rings = [a for a in outputs if a.role == "inout"]
 
     def geometry(s: Shape) -> Geometry:
-        return Geometry(_blocks(kind, s), _THREADS, _shared_bytes(constants(s)))
+        return Geometry(_blocks(kind, s) + 1, _THREADS, _shared_bytes(constants(s)))
 
     def work(s: Shape) -> Work:
         heights = _heights(kind, s)
@@ -121,6 +131,7 @@ def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> 
         )
 
     contract: dict[str, Any] = {name: _DENSE for name in ("latent", "kv")}
+    contract |= dict(post=Within("dot", terms="4", because=_DERIVED), comb=_COMB)
     if kind == "indexed":
         contract["heads"] = _DENSE
     for arg in rings:
@@ -142,19 +153,28 @@ def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> 
             In("q_scales", F32, "ceil(Q/128) ceil(D/128)"),
             In("kv_codes", E4M3, "K D", align=16),
             In("kv_scales", F32, "ceil(K/128) ceil(D/128)"),
+            In("mix", F32, f"T {_MIXES}"),
+            In("hyper_scale", F32, "3"),
+            In("hyper_base", F32, _MIXES),
             *inputs,
             Out("latent", F32, "T Q"),
             Out("kv", F32, "T K"),
+            Out("post", F32, "T M"),
+            Out("comb", F32, "T M M"),
             *outputs,
             Dim("Q"),
             Dim("K"),
             *([Dim("L"), Dim("H")] if kind == "indexed" else []),
             *([Dim("S")] if rings else []),
+            Scalar("eps", F32),
         ],
+        options=(Option("iterations", (20, 1, 2, 5)),),
         requires=(
             Require("T <= 8", because="a verify round holds at most 8 rows; they share one pass"),
             Require("D % 16 == 0", because="a lane takes 16 consecutive elements of a row"),
             Require("D <= 8192", because="one thread folds the at most 32 parts of a sum"),
+            Require("M <= 8", because="a row's streams are unrolled"),
+            Require("eps > 0", because="a column of zeros would divide by zero"),
         ),
         constants=constants,
         geometry=geometry,

@@ -20,7 +20,8 @@ from lab.cases.fills import (
     wide,
 )
 
-_FLASH: dict[str, Any] = {"D": 4096, "Q": 1024, "K": 512}
+_OPEN: dict[str, Any] = dict(hyper_scale=normal(0.3, mean=0.8), hyper_base=normal(0.5), eps=1e-6)
+_FLASH: dict[str, Any] = {"D": 4096, "Q": 1024, "K": 512, "M": 4, **_OPEN}
 # What the official release holds: powers of two, most weights well below 1.
 _SCALES: dict[str, Any] = {
     "q_scales": powers_of_two(-12, -5),
@@ -44,6 +45,7 @@ _NUMBERS: dict[str, dict[str, Any]] = {
     "special": {"x": sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0], 0.002)},
     "nan code": {"q_codes": _one_nan_code, "kv_codes": _one_nan_code},
     "any scales": {"q_scales": wide(-20, 3), "kv_scales": wide(-20, 3)},
+    "special mixes": {"mix": sprinkled(normal(), [np.nan], 0.02)},
 }
 _SKIPPED = positions(-1, 3, 14, 0, 2**31 - 1, -(2**31), 7, 1)
 
@@ -55,13 +57,17 @@ def _cases(**sizes: Any) -> Iterator[Case]:
     """
 
     def case(name: str, T: int, D: int, Q: int, K: int, **content: Any) -> Case:
-        return Case(name, T=T, D=D, Q=Q, K=K, **{**sizes, **_SCALES, **content})
+        given = {"M": 4, **sizes, **_SCALES, **_OPEN, **content}
+        return Case(name, T=T, D=D, Q=Q, K=K, **given)
 
     rounds = {"raw_rows": positions(*range(5, 13))} if "S" in sizes else {}
-    yield case("smallest", 1, 16, 1, 1, **rounds)
-    yield case("tail of a step", 3, 528, 37, 20, check=True, **rounds)
+    yield case("smallest", 1, 16, 1, 1, M=1, **rounds)
+    yield case("tail of a step", 3, 528, 37, 20, check=True, M=3, **rounds)
     yield case("eight rows", 8, 144, 130, 10, check=True, **rounds)
-    yield case("many parts", 2, 7168 + 16, 12, 5, **rounds)
+    yield case("many parts", 2, 7168 + 16, 12, 5, M=8, **rounds)
+    for iterations in (1, 2, 5):
+        yield case(f"iterations {iterations}", 2, 16, 3, 2, iterations=iterations, **rounds)
+    yield case("near permutations", 8, 16, 3, 2, mix=normal(8), **rounds)
     yield case("x does not fit", 8, 8192, 5, 3, level="full", **rounds)
     yield case("tall", 2, 80, 1300, 700, level="full", **rounds)
     if rounds:

@@ -269,7 +269,8 @@ LAWS: Mapping[str, Laws] = {
 _SCALES_OF_SUMS = ("x_scales", "shared_gate_scales", "shared_up_scales")
 
 # Inputs that hold what another kernel made of its own, and the twin that shows both together.
-_PROJECTED = ("x", "q_codes", "q_scales", "kv_codes", "kv_scales")
+_OPEN = ("mix", "hyper_scale", "hyper_base")
+_PROJECTED = ("x", "q_codes", "q_scales", "kv_codes", "kv_scales", *_OPEN)
 _RAW = ("raw_kv", "raw_score")
 _INDEX_RAW = ("index_kv", "index_score")
 _INDEX_PAIR = ("index_wkv", "index_wgate")

@@ -54,7 +54,11 @@ _SECOND: Mapping[str, Law] = {
 _SCALE2 = "every token of its expert; an infinite gate is clamped by the limit"
 
 FUSED_LAWS: Mapping[str, Laws] = {
-    **dict.fromkeys(("hyper_step", "hyper_step_open"), _STEP),
+    "hyper_step_open": _STEP,
+    "hyper_step_streams": (
+        "tail",
+        {**_MIXES, **_GAIN, "x": Law("T", "its row, and all that follows it")},
+    ),
     "hyper_step_entry": (
         "tail",
         {**_MIXES, **_GAIN, "table": Law("", "every row of its token")},

@@ -26,7 +26,9 @@ _RINGS = {
 }
 
 
-def _products(kind: str, T: int, D: int, Q: int, K: int, *, L: int = 18, H: int = 5) -> Make:
+def _products(
+    kind: str, T: int, D: int, Q: int, K: int, *, L: int = 18, H: int = 5, M: int = 4
+) -> Make:
     """Weights and rings of a layer of that kind; the first row has no place where there are three.
 
     Scales are any numbers, so that their place in the order of the sum shows.
@@ -38,12 +40,18 @@ def _products(kind: str, T: int, D: int, Q: int, K: int, *, L: int = 18, H: int 
         return np.asarray(powers_of_two(rng, shape, -9, -4) * f32(rng, shape))
 
     def make(rng: Rng) -> dict[str, Any]:
-        made = dict(
+        made: dict[str, Any] = dict(
             x=f32(rng, (T, D)),
             q_codes=e4m3(rng, (Q, D)),
             q_scales=scales(rng, Q),
             kv_codes=e4m3(rng, (K, D)),
             kv_scales=scales(rng, K),
+            mix=f32(rng, (T, (2 + M) * M), normal(2)),
+            hyper_scale=f32(rng, (3,), normal(0.1, mean=0.8)),
+            hyper_base=f32(rng, ((2 + M) * M,), normal(0.5)),
+            M=M,
+            eps=1e-6,
+            iterations=20,
         )
         for prefix, rows in heights.items():
             for name in ("wkv", "wgate"):
@@ -90,6 +98,11 @@ def _one_by_one(bench: Bench, i: Inputs) -> Outputs:
         if ring in i:
             made = bench.run("island_dots_bf16_f32", x=i["x"], w=i[weight])["y"]
             found[ring] = bench.run("movement_scatter", x=made, ids=i["raw_rows"], y=i[ring])["y"]
+    split = bench.run(
+        "hyper_split", mix=i["mix"], scale=i["hyper_scale"], base=i["hyper_base"],
+        **{name: i[name] for name in ("M", "eps", "iterations")},
+    )  # fmt: skip
+    found |= {name: split[name] for name in ("post", "comb")}
     if "proj" in i:
         found["heads"] = bench.run("linear_bf16", w=i["proj"], x=rounded)["y"]
     return found
@@ -98,7 +111,8 @@ def _one_by_one(bench: Bench, i: Inputs) -> Outputs:
 def _products_trials(kind: str) -> tuple[Trial, ...]:
     return (
         *(Trial(f"T={t}", _products(kind, t, 528, 37, 20)) for t in (1, 3, 8)),
-        Trial("smallest", _products(kind, 1, 16, 1, 1)),
+        Trial("smallest", _products(kind, 1, 16, 1, 1, M=1)),
+        Trial("eight streams", _products(kind, 8, 16, 3, 2, M=8)),
         Trial("many blocks of scales", _products(kind, 2, 400, 300, 140)),
         Trial("an infinite row behind", _infinite_row(_products(kind, 2, 17 * 256, 9, 500))),
         Trial("tiny model", _products(kind, 4, 256, 128, 256, L=256, H=4)),
@@ -111,7 +125,7 @@ def _products_trials(kind: str) -> tuple[Trial, ...]:
 
 def _project(kind: str) -> Twin:
     kernel = f"project_{kind}"
-    single = ["cast_bf16", "linear_fp8"]
+    single = ["cast_bf16", "linear_fp8", "hyper_split"]
     single += ["island_dots_bf16_f32", "movement_scatter"] if kind != "window" else []
     single += ["linear_bf16"] if kind == "indexed" else []
     return Twin(

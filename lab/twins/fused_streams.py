@@ -41,17 +41,17 @@ def _step(kernel: str, *drop: str) -> Callable[[Bench, Inputs], Outputs]:
     return run
 
 
-def _step_in_parts(bench: Bench, i: Inputs) -> Outputs:
-    made = bench.run("hyper_post_pre_norm_f32", **i)
-    return {**_without(made, "pre", "partial", "y"), **_taken(bench, made["y"])}
+def _scaled(bench: Bench, i: Inputs, x: np.ndarray) -> np.ndarray:
+    """The scaled mixes of streams."""
+    mix = bench.run("island_dots_f32", x=x.reshape(len(x), -1), w=i["fn"])["y"]
+    return bench.run("hyper_norm_scale_f32", x=x, mix=mix, mix_eps=i["mix_eps"])["mix"]
 
 
 def _open_in_parts(bench: Bench, i: Inputs) -> Outputs:
     x = bench.run("hyper_post", **{name: i[name] for name in ("z", "x", "post", "comb")})["out"]
-    mix = bench.run("island_dots_f32", x=x.reshape(len(x), -1), w=i["fn"])["y"]
-    scaled = bench.run("hyper_norm_scale_f32", x=x, mix=mix, mix_eps=i["mix_eps"])["mix"]
-    made = _step_in_parts(bench, i)
-    return {**_without(made, "post_next", "comb_next"), "mix": scaled}
+    made = bench.run("hyper_post_pre_norm_f32", **i)
+    rest = _without(made, "pre", "partial", "post_next", "comb_next")
+    return {**rest, **_taken(bench, made["y"]), "mix": _scaled(bench, i, x)}
 
 
 _STEPS = (
@@ -81,19 +81,19 @@ def _entry(T: int, M: int, D: int, *, V: int = 50) -> Make:
     return make
 
 
-def _entry_in_parts(bench: Bench, i: Inputs) -> Outputs:
-    row = bench.run("movement_embed", table=i["table"], ids=i["tokens"])["y"]
-    x = bench.run("movement_repeat", x=row, M=i["M"])["y"]
+def _streams_in_parts(bench: Bench, i: Inputs) -> Outputs:
+    x = i["x"]
     mix = bench.run("island_dots_f32", x=x.reshape(len(x), -1), w=i["fn"])["y"]
     made = bench.run("hyper_pre_f32", x=x, mix=mix, **{name: i[name] for name in _MIX})
     y = bench.run("rms_norm_f32", x=made["y"], w=i["gain"], eps=i["norm_eps"])["y"]
-    return {
-        "x_next": x,
-        "post_next": made["post"],
-        "comb_next": made["comb"],
-        **_taken(bench, y),
-        "ticket": np.zeros(len(x), np.int32),
-    }
+    scaled = _scaled(bench, i, x)
+    return {**_taken(bench, y), "mix": scaled, "ticket": np.zeros(len(x), np.int32)}
+
+
+def _entry_in_parts(bench: Bench, i: Inputs) -> Outputs:
+    row = bench.run("movement_embed", table=i["table"], ids=i["tokens"])["y"]
+    x = bench.run("movement_repeat", x=row, M=i["M"])["y"]
+    return {"x_next": x, **_streams_in_parts(bench, {**i, "x": x})}
 
 
 def _exit(T: int, M: int, D: int) -> Make:
@@ -198,40 +198,41 @@ def _gate_twin(kernel: str, router: str, *names: str, hashed: bool) -> Twin:
 
 
 _SUMMED = "island_dots_f32"
+_ENTERED = f"{_SUMMED}, hyper_norm_scale_f32, hyper_pre_f32, rms_norm_f32"
+_PARTS = (*_ENTERED.split(", "), "cast_bf16", "act_quant_fp8")
 
 TWINS = (
     Twin(
-        name="hyper_step_in_parts",
-        left="hyper_step",
-        right="hyper_post_pre_norm_f32, cast_bf16, act_quant_fp8",
-        kernels=("hyper_step", "hyper_post_pre_norm_f32", "cast_bf16", "act_quant_fp8"),
-        trials=_STEPS,
-        run_left=_step("hyper_step"),
-        run_right=_step_in_parts,
-    ),
-    Twin(
         name="hyper_step_open_in_parts",
         left="hyper_step_open",
-        right=f"hyper_step in parts, and hyper_post, {_SUMMED}, hyper_norm_scale_f32",
+        right=f"hyper_post_pre_norm_f32, casts; hyper_post, {_SUMMED}, hyper_norm_scale_f32",
         kernels=("hyper_step_open", "hyper_post_pre_norm_f32", "hyper_post", _SUMMED,
-                 "hyper_norm_scale_f32"),
+                 "hyper_norm_scale_f32", "cast_bf16", "act_quant_fp8"),
         trials=_STEPS,
         run_left=_step("hyper_step_open", "iterations"),
         run_right=_open_in_parts,
     ),
     Twin(
+        name="hyper_step_streams_in_parts",
+        left="hyper_step_streams",
+        right=f"{_ENTERED}, casts",
+        kernels=("hyper_step_streams", *_PARTS),
+        trials=_STEPS,
+        run_left=_step("hyper_step_streams", "z", "post", "comb", "iterations"),
+        run_right=_streams_in_parts,
+    ),
+    Twin(
         name="hyper_step_entry_in_parts",
         left="hyper_step_entry",
-        right=f"movement_embed, movement_repeat, {_SUMMED}, hyper_pre_f32, rms_norm_f32, casts",
-        kernels=("hyper_step_entry", "movement_embed", "movement_repeat", _SUMMED,
-                 "hyper_pre_f32", "rms_norm_f32", "cast_bf16", "act_quant_fp8"),
+        right=f"movement_embed, movement_repeat, {_ENTERED}, casts",
+        kernels=("hyper_step_entry", "movement_embed", "movement_repeat", *_PARTS),
         trials=(
             Trial("smallest", _entry(1, 1, 128)),
             Trial("three rows", _entry(3, 3, 384)),
             Trial("eight rows", _entry(8, 4, 128)),
             Trial("decode", _entry(1, 4, 4096)),
         ),
-        run_left=_step("hyper_step_entry"),
+        run_left=_step("hyper_step_entry", "iterations"),
         run_right=_entry_in_parts,
     ),
     Twin(

@@ -73,10 +73,12 @@ def test_experts_of_a_fused_layer_take_four_launches() -> None:
     names = [e.name for e in entries]
     first = names.index("hyper_step_open")
     assert names[first + 1 : first + 5] == [
-        "router_gate_hash", "experts_mx_gate_up", "experts_mx_down", "hyper_step",
+        "router_gate_hash", "experts_mx_gate_up", "experts_mx_down", "hyper_step_open",
     ]  # fmt: skip
     assert names.count("step_rows") == names.count("hyper_step_entry") == 1
     assert "schedule" not in names and "movement_embed" not in names
+    # Coefficients are made beside other work, never by a launch of their own.
+    assert "hyper_split" not in names and "hyper_pre_f32" not in names
 
 
 def test_stages_of_a_fused_step_give_the_bytes_of_one() -> None:
