@@ -254,8 +254,8 @@ struct SecondHalf {
 };
 
 // Groups of 128 that a warp loads before it puts the first on its grid; few where registers hold the
-// next walk's weights meanwhile.
-constexpr int AHEAD = SLOT_GROUPS > 1 ? 2 : 6;
+// next walk's weights meanwhile, and fewer where six are not all.
+constexpr int AHEAD = SLOT_GROUPS > 1 ? 2 : X_ROWS * K_CHUNKS > 6 * WARPS ? 4 : 6;
 
 // A warp has every WARPS-th group of 128 of hidden rows, four elements a lane: those of AHEAD groups.
 struct Groups {
