@@ -14,10 +14,17 @@
 //
 // A block has ROWS rows of w (half of them gate, half up) for one token, tokens side by side so that
 // those with the same expert share it through the L2 cache. All weights go through the ring of
-// common/fp4_walk.cuh: the shared expert's first, which are asked for before the block waits for the
-// kernel before, because they depend on no routing; behind them, as places become free, those of the
-// chosen experts. ..._gate_up has the shared expert's rows for all tokens in the blocks of token 0;
-// ..._down has them in every block, for the sum is there. A walk takes SLOTS experts.
+// common/fp4_walk.cuh: the shared expert's first, which depend on no routing; behind them, as places
+// become free, those of the chosen experts. ..._gate_up has the shared expert's rows for all tokens in
+// the blocks of token 0; ..._down has them in every block, for the sum is there. A walk takes SLOTS
+// experts.
+//
+// What kernels before have written (ids, rows of x) is asked for all at once and in front of the
+// weights, which fill a multiprocessor's queue for a microsecond or two: a chain of loads behind them
+// would cost that much a load, and memory would idle when the ring is there. So nothing is read before
+// wait_for_previous, although weights might be: these launches are not dependent ones, there it returns
+// at once.
+//
 // Routed sums are those of common/fp4.cuh. Shared sums are those of common/gemv.cuh: groups of 128 in
 // two chunks, group j in part j % DENSE_PARTS, parts ascending; a warp has every WARPS-th part.
 //
@@ -40,8 +47,19 @@
 
 // ------------------------------------------------------------------------ what a slot brings along
 
-// A slot's expert, or -1. Other numbers are copied without waiting: they are there after the walk.
+// A slot's id, as it is given. Other numbers are copied without waiting: they are there after the walk.
 __shared__ i32 experts[SLOTS];
+
+// Slots of the walk that begins at one. Where there is one walk, the build knows.
+__device__ __forceinline__ int slots_from(int first, int A) {
+    return SLOT_GROUPS == 1 ? SLOTS : min(SLOTS, A - first);
+}
+
+// The ids of the first walk, from `ids` on. A wait and a barrier follow.
+__device__ __forceinline__ void copy_ids(const i32* ids, int A) {
+    const int s = threadIdx.x;
+    if (s < slots_from(0, A)) cp_async<4>(&experts[s], ids + s);
+}
 
 __device__ __forceinline__ void copy_scale2(float* to, const float* scale2, int id) {
     if (scale2 != nullptr && id >= 0)
@@ -74,7 +92,6 @@ __shared__ float factors[3][SLOTS];
 __device__ __forceinline__ void copy_factors(const FirstHalf& h, i64 slot, int slots, int id) {
     const int s = threadIdx.x;
     if (s >= slots) return;
-    experts[s] = id;
     copy_scale2(&factors[0][s], h.gate_scale2, id);
     copy_scale2(&factors[1][s], h.up_scale2, id);
     cp_async<4>(&factors[2][s], h.weights + slot + s);
@@ -90,7 +107,7 @@ __device__ __forceinline__ void store_first(const FirstHalf& h, i64 slot, int sl
         float gate = NAN_F32, up = NAN_F32;
         if (s >= slots) {
             gate = dense_sum(row, t), up = dense_sum(HALF + row, t);
-        } else if (experts[s] >= 0) {
+        } else if (is_expert(experts[s], h.E)) {
             gate = whole_sum(s, row) * factors[0][s];
             up = whole_sum(s, HALF + row) * factors[1][s];
         }
@@ -121,25 +138,42 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     DenseWalk<2, 2> shared{dense, rows, walk};
     Stream stream;
     Ring ring;
-    if (has_shared) fill_early(shared, stream, ring);
-    clear_zeros();
-    __syncthreads();
     wait_for_previous();
+    copy_ids(h.ids + (i64)t * h.A, h.A);
+    cp_async_commit();
+    const FirstOfX first_x = first_of_x(h.x, h.x_scales, t);
+    if (has_shared) {
+        if (TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
+        copy_dense_factors(dense, block_row);
+        __syncwarp();  // the order of loads
+        fill_dense(shared, stream, ring);
+    }
+    cp_async_commit();
+    clear_zeros();
+    __syncwarp();
+    cp_async_wait<1>();
+    __syncthreads();
 
 #pragma unroll 1
     for (int number = 0; number < SLOT_GROUPS; ++number) {
-        const int first = number * SLOTS, slots = min(SLOTS, h.A - first);
+        const int first = number * SLOTS, slots = slots_from(first, h.A);
         const i64 slot = (i64)t * h.A + first;
-        const int id = id_of_lane(h.ids + slot, slots, h.E);
+        const int id = id_of_lane(number == 0 ? experts : h.ids + slot, slots, h.E);
+        if (number != 0 && threadIdx.x < slots) experts[threadIdx.x] = id;
         const bool dense_first = number == 0 && has_shared;
         walk.begin(id, h.N);
-        if (!dense_first) fill<FIRST_ROUTED>(walk, stream, ring);
-        if (number == 0) stage(in, h.x, h.x_scales, t);
+        if (dense_first)
+            fill_behind(shared, stream, ring);
+        else
+            fill<FIRST_ROUTED>(walk, stream, ring);
         copy_factors(h, slot, slots, id);
         scales.copy(slab, id, slots, h.N, row_of);
+        if (number == 0) stage(in, h.x, h.x_scales, t, first_x);
         if (dense_first) {
-            if (TOKENS == 1) stage_wide(room, h.wide_x + (i64)t * K);
-            finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x, block_row);
+            cp_async_commit();
+            cp_async_wait<1>();
+            __syncwarp();
+            finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x);
         }
         cp_async_wait_all();
         __syncthreads();
@@ -220,25 +254,41 @@ struct SecondHalf {
 };
 
 // Groups of 128 that a warp loads before it puts the first on its grid; few where registers hold the
-// next walk's weights meanwhile.
-constexpr int AHEAD = SLOT_GROUPS > 1 ? 2 : 6;
+// next walk's weights meanwhile, and fewer where six are not all.
+constexpr int AHEAD = SLOT_GROUPS > 1 ? 2 : X_ROWS * K_CHUNKS > 6 * WARPS ? 4 : 6;
 
-// Rows of hidden, `count` elements in all, on to their FP8 grid; a barrier follows. A warp has every
-// WARPS-th group of 128, four elements a lane.
-__device__ __forceinline__ void quantise_rows(const float* hidden, int count, const Inputs& in) {
-    const int lane = threadIdx.x % 32;
-    const int first = threadIdx.x / 32 * CHUNK + lane * 4;
-#pragma unroll 1
-    for (int from = first; from < count; from += AHEAD * WARPS * CHUNK) {
-        Floats<4> own[AHEAD];
+// A warp has every WARPS-th group of 128 of hidden rows, four elements a lane: those of AHEAD groups.
+struct Groups {
+    Floats<4> own[AHEAD];
+
+    static __device__ __forceinline__ int first() {
+        return threadIdx.x / 32 * CHUNK + threadIdx.x % 32 * 4;
+    }
+    __device__ __forceinline__ void load(const float* hidden, int from, int count) {
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j)
             if (from + j * WARPS * CHUNK < count)
                 own[j] = load_floats<4>(hidden + from + j * WARPS * CHUNK);
+    }
+};
+
+// Rows of hidden, `count` elements in all, on to their FP8 grid; a barrier follows. groups: the first
+// ones, loaded. Where warps have equally many, the build knows which are there: then the groups of a
+// warp are put on their grids side by side. But that there are any, it does not know: that branch keeps
+// the assembler from waiting for hidden before it starts the copies in front.
+__device__ __forceinline__ void quantise_rows(Groups& groups, const float* hidden, int count,
+                                              const Inputs& in) {
+    const int lane = threadIdx.x % 32;
+    constexpr bool EVEN = SLOT_GROUPS == 1 && X_ROWS * K_CHUNKS % WARPS == 0;
+    Floats<4>(&own)[AHEAD] = groups.own;
+#pragma unroll 1
+    for (int done = 0; done < X_ROWS * K_CHUNKS && done * CHUNK < count; done += AHEAD * WARPS) {
+        const int from = Groups::first() + done * CHUNK;
+        int exponent = 0;  // of group j in lane j
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j) {
             const int i = from + j * WARPS * CHUNK;
-            if (i >= count) break;
+            if (EVEN ? done + j * WARPS >= X_ROWS * K_CHUNKS : i >= count) break;
             float amax = FP8_FLOOR;
 #pragma unroll
             for (int e = 0; e < 4; ++e) amax = fmaxf(amax, finite_magnitude(own[j].at[e]));
@@ -248,8 +298,12 @@ __device__ __forceinline__ void quantise_rows(const float* hidden, int count, co
             const u32 other = __shfl_xor_sync(FULL_WARP, mine, 1);
             const bool odd = lane % 2;
             *(uint2*)(in.pairs + i / 2) = staged_half(odd ? other : mine, odd ? mine : other, odd);
-            if (lane == 0) in.scales[i / CHUNK] = exp2_of(k) * 0x1p8f;
+            if (lane == j) exponent = k;
         }
+        const int group = done + threadIdx.x / 32 + lane * WARPS;
+        if (lane < AHEAD && group * CHUNK < count) in.scales[group] = exp2_of(exponent) * 0x1p8f;
+        if (AHEAD * WARPS < X_ROWS * K_CHUNKS)
+            groups.load(hidden, from + AHEAD * WARPS * CHUNK, count);
     }
 }
 
@@ -260,7 +314,6 @@ __device__ __forceinline__ void copy_places(const SecondHalf& h, i64 slot, int f
                                             int id) {
     const int s = threadIdx.x;
     if (s >= slots) return;
-    experts[s] = id;
     copy_scale2(&second[s], h.scale2, id);
     cp_async<4>(&places[first + s], h.order + slot + s);
 }
@@ -285,32 +338,53 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     DenseWalk<1, 1> shared{dense, rows, walk};
     Stream stream;
     Ring ring;
-    fill_early(shared, stream, ring);
-    clear_zeros();
-    __syncthreads();
     wait_for_previous();
+    copy_ids(h.ids + token * h.A, h.A);
+    cp_async_commit();
+    copy_wide(room, h.shared_x + token * K);
+    copy_dense_factors(dense, block_row);
+    Groups groups;
+    groups.load(h.hidden + token * h.A * K, Groups::first(), slots_from(0, h.A) * K);
+    __syncwarp();  // the order of loads
+    fill_dense(shared, stream, ring);
+    cp_async_commit();
+    clear_zeros();
+    __syncwarp();
+    cp_async_wait<1>();
+    __syncthreads();
 
 #pragma unroll 1
     for (int number = 0; number < SLOT_GROUPS; ++number) {
-        const int first = number * SLOTS, slots = min(SLOTS, h.A - first);
+        const int first = number * SLOTS, slots = slots_from(first, h.A);
         const i64 slot = token * h.A + first;
-        const int id = id_of_lane(h.ids + slot, slots, h.E);
+        const float* const hidden = h.hidden + slot * K;
+        const int id = id_of_lane(number == 0 ? experts : h.ids + slot, slots, h.E);
+        if (number != 0) {
+            if (threadIdx.x < slots) experts[threadIdx.x] = id;
+            groups.load(hidden, Groups::first(), slots * K);
+        }
         walk.begin(id, h.N);
-        if (number != 0) fill<FIRST_ROUTED>(walk, stream, ring);
+        if (number == 0)
+            fill_behind(shared, stream, ring);
+        else
+            fill<FIRST_ROUTED>(walk, stream, ring);
         copy_places(h, slot, first, slots, id);
         scales.copy(slab, id, slots, h.N, row_of);
+        quantise_rows(groups, hidden, min(SLOTS, h.A - first) * K, in);
         if (number == 0) {
-            stage_wide(room, h.shared_x + token * K);
-            finish_dense(shared, stream, ring, room, block_row);
+            cp_async_commit();
+            cp_async_wait<1>();
+            __syncwarp();
+            finish_dense(shared, stream, ring, room);
         }
-        quantise_rows(h.hidden + slot * K, slots * K, in);
         cp_async_wait_all();
         __syncthreads();
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();
         for (int i = threadIdx.x; i < slots * ROWS; i += THREADS) {
             const int s = i / ROWS, row = i % ROWS;
-            values[first + s][row] = experts[s] < 0 ? NAN_F32 : whole_sum(s, row) * second[s];
+            const bool there = is_expert(experts[s], h.E);
+            values[first + s][row] = there ? whole_sum(s, row) * second[s] : NAN_F32;
         }
         if (number + 1 < SLOT_GROUPS) __syncthreads();  // its numbers are read
         if (number != 0) continue;
@@ -320,11 +394,12 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
         if (i >= 0 && i < ROWS) values[SLOT_GROUPS * SLOTS][i] = dense_sum(i, 0);
     }
     __syncthreads();
+    const int active = SLOT_GROUPS == 1 ? SLOTS : h.A;
     for (int i = threadIdx.x; i < ROWS && block_row + i < h.N; i += THREADS) {
         float sum = 0.0f;
-        for (int a = 0; a < h.A; ++a) {
+        for (int a = 0; a < active; ++a) {
             const i32 s = places[a];
-            sum += s >= 0 && s < h.A ? values[s][i] : NAN_F32;
+            sum += s >= 0 && s < active ? values[s][i] : NAN_F32;
         }
         h.y[token * h.N + block_row + i] = sum + values[SLOT_GROUPS * SLOTS][i];
     }

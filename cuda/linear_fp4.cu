@@ -44,7 +44,7 @@ __device__ __forceinline__ void sum_slots(const Slab (&slab)[Slabs], const RowOf
     walk.begin(id, N);
     fill<0>(walk, stream, ring);
     scales.copy(slab, id, slots, N, row_of);
-    stage(in, x, x_scales, first_row);
+    stage(in, x, x_scales, first_row, first_of_x(x, x_scales, first_row));
     clear_zeros();
     cp_async_wait_all();
     __syncthreads();

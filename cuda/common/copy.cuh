@@ -61,6 +61,19 @@ __device__ __forceinline__ void load16_once_if(bool there, const void* from, uin
         : "r"((u32)there), "l"(from));
 }
 
+// Both at once.
+__device__ __forceinline__ void load16_here_if(bool there, const void* from, uint4& value) {
+    asm volatile(
+        "{\n\t"
+        ".reg .pred there;\n\t"
+        "setp.ne.u32 there, %4, 0;\n\t"
+        "@there ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%5];\n\t"
+        "}"
+        : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+        : "r"((u32)there), "l"(from)
+        : "memory");
+}
+
 // Starts a copy of 16 bytes.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
@@ -120,6 +133,9 @@ __device__ __forceinline__ void prefetch_l2(const void*) {}
 __device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
 __device__ __forceinline__ uint4 load16_here(const void* from) { return load16(from); }
 __device__ __forceinline__ void load16_once_if(bool there, const void* from, uint4& value) {
+    if (there) value = load16(from);
+}
+__device__ __forceinline__ void load16_here_if(bool there, const void* from, uint4& value) {
     if (there) value = load16(from);
 }
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {

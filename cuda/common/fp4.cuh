@@ -117,19 +117,35 @@ __device__ __forceinline__ uint2 staged_half(u32 first, u32 second, int half) {
     return make_uint2(staged_pair(mixed), staged_pair(mixed >> 16));
 }
 
+// The first codes and the first scale that a thread stages: asked for together, and where they may be,
+// long before.
+struct FirstOfX {
+    uint2 codes;
+    float scale;
+};
+__device__ __forceinline__ FirstOfX first_of_x(const u8* x, const float* x_scales, i64 first_row) {
+    const int i = threadIdx.x;
+    FirstOfX first = {make_uint2(0, 0), 0.0f};
+    if (i < X_ROWS * (K / 8)) first.codes = *(const uint2*)(x + first_row * K + 8 * i);
+    if (i < X_ROWS * K_CHUNKS) first.scale = x_scales[first_row * K_CHUNKS + i];
+    return first;
+}
+
 // Stages rows of x; a barrier follows.
 __device__ __forceinline__ void stage(const Inputs& in, const u8* x, const float* x_scales,
-                                      i64 first_row) {
+                                      i64 first_row, const FirstOfX& first) {
     const u8* const codes = x + first_row * K;
     const float* const scales = x_scales + first_row * K_CHUNKS;
-    const int count = X_ROWS * K_CHUNKS;
-    // The first scale is asked for together with the first codes.
-    const float early = threadIdx.x < count ? scales[threadIdx.x] : 0.0f;
-    for (int i = threadIdx.x; i < X_ROWS * (K / 8); i += THREADS) {
-        const uint2 own = *(const uint2*)(codes + 8 * i);
+    for (int begin = 0; begin < X_ROWS * (K / 8); begin += THREADS) {
+        const int i = begin + threadIdx.x;
+        if (i >= X_ROWS * (K / 8)) break;
+        const uint2 own = begin == 0 ? first.codes : *(const uint2*)(codes + 8 * i);
         const uint2 low = staged_half(own.x, own.y, 0), high = staged_half(own.x, own.y, 1);
         store16(in.pairs + 4 * i, make_uint4(low.x, low.y, high.x, high.y));
     }
-    for (int i = threadIdx.x; i < count; i += THREADS)
-        in.scales[i] = (i < THREADS ? early : scales[i]) * 0x1p8f;
+    for (int begin = 0; begin < X_ROWS * K_CHUNKS; begin += THREADS) {
+        const int i = begin + threadIdx.x;
+        if (i >= X_ROWS * K_CHUNKS) break;
+        in.scales[i] = (begin == 0 ? first.scale : scales[i]) * 0x1p8f;
+    }
 }

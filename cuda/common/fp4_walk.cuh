@@ -41,7 +41,9 @@ using Ring = uint4[RING][LOADS];
 __shared__ __align__(128) u32 zeros[48];
 __device__ __forceinline__ const u32* no_x() { return zeros + 8; }
 __device__ __forceinline__ void clear_zeros() {
-    for (int i = threadIdx.x; i < 48; i += THREADS) zeros[i] = 0;
+#pragma unroll
+    for (int first = 0; first < 48; first += THREADS)
+        if (first + threadIdx.x < 48) zeros[first + threadIdx.x] = 0;
 }
 
 __device__ __forceinline__ int part_of_warp() { return threadIdx.x / 32 % PARTS; }
@@ -66,10 +68,17 @@ struct Stream {
     u32 at, step;           // of the next piece, and to the one behind it, in units of 16 bytes
     int left;               // chunks of the matrix to come; two a piece, where a piece has two
 
+    // Here: before the next barrier, of a warp too.
+    template <bool Here>
     __device__ __forceinline__ void load(uint4 (&to)[LOADS]) {
 #pragma unroll
-        for (int j = 0; j < LOADS; ++j)
-            load16_once_if(left > j / 2 % PIECE_CHUNKS, from[j] + (u64)at * 16, to[j]);
+        for (int j = 0; j < LOADS; ++j) {
+            const bool there = left > j / 2 % PIECE_CHUNKS;
+            if constexpr (Here)
+                load16_here_if(there, from[j] + (u64)at * 16, to[j]);
+            else
+                load16_once_if(there, from[j] + (u64)at * 16, to[j]);
+        }
         at += step;
         left -= PIECE_CHUNKS;
     }
@@ -79,7 +88,7 @@ struct Stream {
 template <class Walk>
 __device__ __forceinline__ void ask(Walk& walk, Stream& stream, uint4 (&place)[LOADS]) {
     if (stream.left <= 0) walk.next(stream);
-    stream.load(place);
+    stream.template load<Walk::HERE>(place);
 }
 
 // Where this lane's rows of the block begin, row lane / 4 of every tile, in units of 16 bytes of FP4
@@ -101,6 +110,7 @@ struct Rows {
 // pair of tiles has a slab of its own, or all have the same.
 template <int Slabs>
 struct Walk {
+    static constexpr bool HERE = false;  // asks leave where branches hold them
     const Slab (&slab)[Slabs];
     const Rows& rows;
     u32 matrix;          // where that of slot `lane` begins, in units of 16 bytes
@@ -156,17 +166,20 @@ struct ScaleRoom {
     template <int Slabs, class RowOf>
     __device__ __forceinline__ void copy(const Slab (&slab)[Slabs], int id, int slots, int N,
                                          const RowOf& row_of) const {
-        const u32 matrix = (u32)id * (u32)N;
+        constexpr int EACH = ROWS * COPIES;  // of a slot
+        // Where a step of the block is whole slots, a thread has the same row and piece in all.
+        constexpr bool WHOLE = THREADS % EACH == 0;
         const u8 *const upper = slab[0].scales, *const lower = slab[Slabs - 1].scales;
-#pragma unroll 1
-        for (int first = threadIdx.x / 32 * 32; first < slots * ROWS * COPIES; first += THREADS) {
-            const int i = first + threadIdx.x % 32;
-            const int piece = i % COPIES, row = i / COPIES % ROWS, slot = i / COPIES / ROWS;
-            const bool there = __shfl_sync(FULL_WARP, id, slot) >= 0 && slot < slots;
-            const u32 n = __shfl_sync(FULL_WARP, matrix, slot) + row_of(row);
-            if (!there) continue;
+#pragma unroll(WHOLE ? (SLOTS * EACH + THREADS - 1) / THREADS : 1)
+        for (int first = 0; first < SLOTS * EACH; first += THREADS) {
+            const int begin = threadIdx.x + (WHOLE ? 0 : first), i = begin % EACH;
+            const int slot = begin / EACH + (WHOLE ? first / EACH : 0);
+            const int piece = i % COPIES, row = i / COPIES;
+            const int own_id = __shfl_sync(FULL_WARP, id, slot);
+            if (own_id < 0 || slot >= slots) continue;
             const u8* const own = Slabs == 2 && row >= ROWS / 2 ? lower : upper;
-            const u8* const from = own + (u64)n * ROW + piece * COPY;
+            const u8* const from = own + (u64)((u32)own_id * (u32)N) * ROW +
+                                   (u64)((u32)row_of(row) * ROW + piece * COPY);
             u8* const to = room + slot * SLOT + piece * STRIDE + row * COPY;
             if constexpr (COPY == 16)
                 cp_async16(to, from);

@@ -16,7 +16,8 @@
 constexpr int DENSE_CHUNK = 64;
 constexpr int DENSE_PRODUCTS = DENSE_CHUNK / 16;
 constexpr int WARP_PARTS = (DENSE_PARTS + WARPS - 1) / WARPS;
-constexpr int DENSE_PIECES = WARP_PARTS * PAIRS * ((K_CHUNKS + DENSE_PARTS - 1) / DENSE_PARTS);
+constexpr int PART_GROUPS = (K_CHUNKS + DENSE_PARTS - 1) / DENSE_PARTS;
+constexpr int DENSE_PIECES = WARP_PARTS * PAIRS * PART_GROUPS;
 constexpr int FIRST_ROUTED = DENSE_PIECES % RING;  // place
 
 static_assert(TOKENS >= 1 && TOKENS <= 8, "a product has eight columns, one a token");
@@ -27,28 +28,38 @@ struct Dense {
     const float* scales;
 };
 
+// The scales of a warp's pieces, run by run. They are cold: a warp that asked for each when it comes to
+// its piece would wait for memory once a piece, whatever waits in the ring.
+__shared__ float dense_factors[WARPS][WARP_PARTS * PAIRS][PART_GROUPS];
+
 // Every part's sums of the block's rows, for every token.
 __shared__ float dense_partial[DENSE_PARTS][ROWS][TOKENS];
 
-// A part of a warp and a pair of tiles.
+// A part of a warp and a pair of tiles, by its number. Where warps have equally many, the build knows
+// all of them, and unrolled code has no branch for what cannot be.
 struct DenseRun {
-    int part, pair;
+    int number;
 
-    static __device__ __forceinline__ DenseRun first() { return {(int)threadIdx.x / 32, 0}; }
-    __device__ __forceinline__ bool inside() const { return part < DENSE_PARTS; }
-    __device__ __forceinline__ void advance() {
-        if (++pair < PAIRS) return;
-        pair = 0;
-        part += WARPS;
+    static __device__ __forceinline__ DenseRun first() { return {0}; }
+    __device__ __forceinline__ int part() const {
+        return (int)threadIdx.x / 32 + number / PAIRS * WARPS;
     }
+    __device__ __forceinline__ int pair() const { return number % PAIRS; }
+    __device__ __forceinline__ bool inside() const {
+        return DENSE_PARTS % WARPS == 0 ? number < WARP_PARTS * PAIRS : part() < DENSE_PARTS;
+    }
+    __device__ __forceinline__ void advance() { ++number; }
     __device__ __forceinline__ int groups() const {
-        return (K_CHUNKS - part + DENSE_PARTS - 1) / DENSE_PARTS;
+        return K_CHUNKS % DENSE_PARTS == 0 ? PART_GROUPS
+                                           : (K_CHUNKS - part() + DENSE_PARTS - 1) / DENSE_PARTS;
     }
 };
 
 // A warp's way through its runs, and behind them through the chosen experts.
 template <int Slabs, int Routed>
 struct DenseWalk {
+    // Code without branches does not keep the assembler from loading late, when a register is needed.
+    static constexpr bool HERE = true;
     const Dense (&slab)[Slabs];
     const Rows& rows;
     Walk<Routed>& behind;
@@ -66,12 +77,12 @@ struct DenseWalk {
         if (run.inside()) {
 #pragma unroll
             for (int j = 0; j < LOADS; ++j) {
-                const u32 row = PAIRS == 2 && run.pair ? rows.of_tile[TILES - 2 + j % 2]
-                                                       : rows.of_tile[j % 2];
-                stream.from[j] = (Slabs == 2 && run.pair ? slab[Slabs - 1] : slab[0]).codes +
+                const u32 row = PAIRS == 2 && run.pair() ? rows.of_tile[TILES - 2 + j % 2]
+                                                         : rows.of_tile[j % 2];
+                stream.from[j] = (Slabs == 2 && run.pair() ? slab[Slabs - 1] : slab[0]).codes +
                                  (u64)row * LANE_CODES + j / 2 * DENSE_CHUNK + threadIdx.x % 4 * 16;
             }
-            stream.at = run.part * (CHUNK / 16);
+            stream.at = run.part() * (CHUNK / 16);
             stream.step = DENSE_PARTS * (CHUNK / 16);
             stream.left = run.groups() * PIECE_CHUNKS;
             run.advance();
@@ -84,27 +95,52 @@ struct DenseWalk {
     }
 };
 
-// Asks for as many pieces as find room before the chosen experts are known.
+// Asks for as many pieces as find room before the chosen experts are known; fill_behind for what finds
+// room behind them, once those are.
 template <int Slabs, int Routed>
-__device__ __forceinline__ void fill_early(DenseWalk<Slabs, Routed>& walk, Stream& stream,
+__device__ __forceinline__ void fill_dense(DenseWalk<Slabs, Routed>& walk, Stream& stream,
                                            Ring& ring) {
     walk.begin();
     stream.left = 0;
 #pragma unroll
     for (int i = 0; i < RING && i < DENSE_PIECES; ++i) ask(walk, stream, ring[i]);
 }
-
-// One token's row is read so late that it waits in shared memory, in `room` of K elements: a warp
-// brings there what it will read.
-__device__ __forceinline__ void stage_wide(bf16* room, const bf16* x) {
-    const int lane = threadIdx.x % 32;
-    for (int part = threadIdx.x / 32; part < DENSE_PARTS; part += WARPS)
-        for (int group = part + lane / 16 * DENSE_PARTS; group < K_CHUNKS;
-             group += 2 * DENSE_PARTS) {
-            const int at = group * CHUNK + lane % 16 * 8;
-            store16(room + at, load16(x + at));
-        }
+template <int Slabs, int Routed>
+__device__ __forceinline__ void fill_behind(DenseWalk<Slabs, Routed>& walk, Stream& stream,
+                                            Ring& ring) {
+#pragma unroll
+    for (int i = DENSE_PIECES; i < RING; ++i) ask(walk, stream, ring[i]);
     __syncwarp();
+}
+
+// What a warp reads of one token's row: copied into `room` of K elements, by the warp itself. A wait and
+// __syncwarp follow; so they do for the next.
+__device__ __forceinline__ void copy_wide(bf16* room, const bf16* x) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int first = 0; first < DENSE_PARTS; first += WARPS)
+#pragma unroll
+        for (int behind = 0; behind < PART_GROUPS; behind += 2) {
+            const int part = first + threadIdx.x / 32;
+            const int group = part + (behind + lane / 16) * DENSE_PARTS;
+            const int at = group * CHUNK + lane % 16 * 8;
+            if (part < DENSE_PARTS && group < K_CHUNKS) cp_async16(room + at, x + at);
+        }
+}
+
+// Starts the copies of this warp's dense_factors. row: the block's first.
+template <int Slabs>
+__device__ __forceinline__ void copy_dense_factors(const Dense (&slab)[Slabs], int row) {
+#pragma unroll
+    for (int begin = 0; begin < DENSE_PIECES; begin += 32) {
+        const int i = begin + threadIdx.x % 32, group = i % PART_GROUPS;
+        const DenseRun run = {i / PART_GROUPS};
+        if (i >= DENSE_PIECES || !run.inside() || group >= run.groups()) continue;
+        const float* const scales = Slabs == 2 && run.pair() ? slab[Slabs - 1].scales
+                                                             : slab[0].scales;
+        cp_async<4>(&dense_factors[threadIdx.x / 32][run.number][group],
+                    scales + (i64)(row / CHUNK) * K_CHUNKS + run.part() + group * DENSE_PARTS);
+    }
 }
 
 // Two tiles' share of a group, from 0. x: of this lane, 64 columns apart.
@@ -124,11 +160,10 @@ __device__ __forceinline__ void multiply_dense(const uint4 (&codes)[LOADS], cons
         }
 }
 
-// All of a warp's parts into `dense_partial`. x: [TOKENS, K]; one token's is in shared memory. row: the
-// block's first.
+// All of a warp's parts into `dense_partial`. x: [TOKENS, K]; one token's is in shared memory.
 template <int Slabs, int Routed>
 __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Stream& stream,
-                                             Ring& ring, const bf16* x, int row) {
+                                             Ring& ring, const bf16* x) {
     constexpr bool EVEN = K_CHUNKS % DENSE_PARTS == 0 && DENSE_PARTS % WARPS == 0;
     const int lane = threadIdx.x % 32, token = lane / 4;
     // One token's x: lanes that have none read zeros.
@@ -136,13 +171,11 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
     const bool own = TOKENS > 1 || token == 0;
     const int step = own ? DENSE_PARTS * CHUNK : 0;
     const bf16 *at = nullptr, *const first_x = x + (i64)token * K + lane % 4 * 16;
-    const float* scale = nullptr;
+    const float* factors = nullptr;
     float total[4] = {};
     DenseRun run = DenseRun::first();
     int left = 0;
-#pragma unroll
-    for (int i = DENSE_PIECES; i < RING; ++i) ask(walk, stream, ring[i]);
-#pragma unroll 1
+#pragma unroll(DENSE_PIECES <= 2 * RING ? (DENSE_PIECES + RING - 1) / RING : 1)
     for (int done = 0; done < DENSE_PIECES; done += RING)
 #pragma unroll
         for (int i = 0; i < RING; ++i) {
@@ -150,28 +183,27 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
             if (EVEN || run.inside()) {
                 if (left == 0) {
                     left = run.groups();
-                    at = own ? first_x + run.part * CHUNK : (const bf16*)no_x();
-                    scale = (Slabs == 2 && run.pair ? walk.slab[Slabs - 1] : walk.slab[0]).scales +
-                            (i64)(row / CHUNK) * K_CHUNKS + run.part;
+                    at = own ? first_x + run.part() * CHUNK : (const bf16*)no_x();
+                    factors = dense_factors[threadIdx.x / 32][run.number];
                 }
-                const float factor = *scale;
+                const float factor = *factors++;
                 float sum[4] = {};
                 multiply_dense(ring[i], at, has_x, sum);
                 at += step;
-                scale += DENSE_PARTS;
                 --left;
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     total[e] = fmaf(sum[e], factor, total[e]);
                     // Products hold rows lane / 4 and lane / 4 + 8 of two tiles, for two tokens.
-                    const int n = 16 * run.pair + 8 * (e / 2) + lane / 4;
+                    const int n = 16 * run.pair() + 8 * (e / 2) + lane / 4;
                     const int m = 2 * (lane % 4) + e % 2;
-                    if (left == 0 && m < TOKENS) dense_partial[run.part][n][m] = total[e];
+                    if (left == 0 && m < TOKENS) dense_partial[run.part()][n][m] = total[e];
                     if (left == 0) total[e] = 0.0f;
                 }
                 if (left == 0) run.advance();
             }
             ask(walk, stream, ring[i]);
+            __syncwarp();
         }
 }
 
