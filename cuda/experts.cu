@@ -19,11 +19,9 @@
 // the blocks of token 0; ..._down has them in every block, for the sum is there. A walk takes SLOTS
 // experts.
 //
-// What kernels before have written (ids, rows of x) is asked for all at once and in front of the
-// weights, which fill a multiprocessor's queue for a microsecond or two: a chain of loads behind them
-// would cost that much a load, and memory would idle when the ring is there. So nothing is read before
-// wait_for_previous, although weights might be: these launches are not dependent ones, there it returns
-// at once.
+// What kernels before have written (ids, rows of x) is asked for all at once: a chain of loads behind
+// the ring's, which fill a multiprocessor's queue for a microsecond or two, would cost that much a load,
+// and memory would idle when the ring is there.
 //
 // Routed sums are those of common/fp4.cuh. Shared sums are those of common/gemv.cuh: groups of 128 in
 // two chunks, group j in part j % DENSE_PARTS, parts ascending; a warp has every WARPS-th part.
@@ -138,16 +136,16 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     DenseWalk<2, 2> shared{dense, rows, walk};
     Stream stream;
     Ring ring;
+    if (has_shared) {
+        copy_dense_factors(dense, block_row);
+        fill_dense(shared, stream, ring);
+        __syncwarp();  // the order of loads
+    }
     wait_for_previous();
     copy_ids(h.ids + (i64)t * h.A, h.A);
     cp_async_commit();
     const FirstOfX first_x = first_of_x(h.x, h.x_scales, t);
-    if (has_shared) {
-        if (TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
-        copy_dense_factors(dense, block_row);
-        __syncwarp();  // the order of loads
-        fill_dense(shared, stream, ring);
-    }
+    if (has_shared && TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
     cp_async_commit();
     clear_zeros();
     __syncwarp();
@@ -338,15 +336,15 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     DenseWalk<1, 1> shared{dense, rows, walk};
     Stream stream;
     Ring ring;
+    copy_dense_factors(dense, block_row);
+    fill_dense(shared, stream, ring);
+    __syncwarp();  // the order of loads
     wait_for_previous();
     copy_ids(h.ids + token * h.A, h.A);
     cp_async_commit();
     copy_wide(room, h.shared_x + token * K);
-    copy_dense_factors(dense, block_row);
     Groups groups;
     groups.load(h.hidden + token * h.A * K, Groups::first(), slots_from(0, h.A) * K);
-    __syncwarp();  // the order of loads
-    fill_dense(shared, stream, ring);
     cp_async_commit();
     clear_zeros();
     __syncwarp();

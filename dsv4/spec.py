@@ -269,8 +269,9 @@ class KernelSpec:
     reads_early: inputs that a launch may read before the one in front of it has ended, as weights
     that nothing in a step writes; the source keeps the rules of common/overlap.cuh. None: no launch
     begins so early.
-    starts_early: whether a dependent launch does. Small kernels win by it. Those that stream
-    weights lose: where blocks of two launches share the card, multiprocessors get unequally many.
+    starts_early: whether a dependent launch does. It wins where a multiprocessor has no room for
+    two blocks of a kernel that streams weights, as by registers: each then begins where one of the
+    launch before ends. Where two can share one, some multiprocessors get two and others none.
     """
 
     name: str

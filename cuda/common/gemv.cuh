@@ -19,8 +19,9 @@
 // rows. Weights wait in shared memory, DEPTH groups of them, where only the thread reads that had them
 // copied: so there is no barrier before the parts are added. A group goes to registers as a whole, and
 // the one DEPTH further is on its way to the same place before the first product. The first DEPTH groups
-// are on their way before the kernel before has ended. Of x a lane reads its elements from the cache as
-// their group begins. Rows past N repeat the last one and are not stored; past K all is 0.
+// are on their way before the kernel before has ended. Of x a lane reads its elements, and the scale,
+// from the cache a group ahead, where registers allow. Rows past N repeat the last one and are not
+// stored; past K all is 0.
 //
 // Such a kernel waits for its own instructions as much as for memory: nothing in the loop divides, and
 // addresses are constants apart or grow by constants.
@@ -46,6 +47,11 @@ constexpr int BLOCK_ROWS = SETS * SET_ROWS;  // of one pass
 constexpr int PAIRS = (TILES + 1) / 2;       // of eight rows each: what one product takes
 constexpr int STEP = GROUP * PARTS;          // from a part's group to its next one
 constexpr int MIN_BLOCKS = 16 / WARPS;       // on an SM
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+constexpr bool FACTORS_AHEAD = false;  // integers decode FP8 there, in those registers
+#else
+constexpr bool FACTORS_AHEAD = true;
+#endif
 
 static_assert(ROWS >= 1 && ROWS <= 8, "verify at most 8 rows at once; split the call");
 static_assert(WARPS <= 16, "sixteen warps of 128 registers are an SM; lower SETS");
@@ -133,6 +139,51 @@ struct Walk {
     }
 };
 
+// What a group of weights is multiplied by: this lane's elements of x, and the scale.
+struct Factors {
+    uint4 x[2][2];  // of both chunks
+    float scale;
+};
+
+// The groups in the order of Walk, for what they are multiplied by.
+template <bool Grouped, class Weights, class Deal>
+struct FactorWalk {
+    const Weights& weights;
+    const Deal& deal;
+    const Inputs<Grouped>& in;
+    int part, groups, left;
+    int pass, group, row;
+    const bf16* from;
+    const float* scale_from;
+
+    __device__ __forceinline__ void start_pass(int number) {
+        pass = number;
+        group = 0;
+        row = deal.row_of(pass);
+        from = in.columns_of(row) + first_column(part);
+        if constexpr (Weights::SCALED) scale_from = weights.scales_of(row) + part;
+    }
+    // Of the next group; behind the last one nothing.
+    __device__ __forceinline__ void load(Factors& factors) {
+        if (left <= 0) return;
+        factors.scale = 1.0f;
+        if constexpr (Weights::SCALED) factors.scale = weights.scale_at(scale_from, row);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < in.K;
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                factors.x[half][i] = there ? load16(from + half * CHUNK + 8 * i)
+                                           : make_uint4(0, 0, 0, 0);
+        }
+        --left;
+        ++group;
+        if (PASSES > 1 && group == groups) return start_pass(pass + 1);
+        from += STEP;
+        if constexpr (Weights::SCALED) scale_from += PARTS;
+    }
+};
+
 // Two tiles' share of a chunk, on to their sums.
 template <class Weights>
 __device__ __forceinline__ void multiply(const typename Weights::Raw (&raw)[TILES], int pair,
@@ -181,36 +232,28 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
         walk.advance();
         cp_async_commit();
     }
+    FactorWalk<Grouped, Weights, Deal> factors{weights, deal, in, part, groups, passes * groups};
+    factors.start_pass(0);
+    Factors next = {};
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
     wait_for_previous();
+    if (FACTORS_AHEAD) factors.load(next);
 
     Partial& partial = *reinterpret_cast<Partial*>(shared_room() + DEPTH * SLOT);
     int at = 0;
 #pragma unroll 1
     for (int pass = 0; pass < passes; ++pass) {
-        const int row = deal.row_of(pass);
-        const bf16* from = in.columns_of(row) + first_column(part);
-        const float* scale_from = nullptr;
-        if constexpr (Weights::SCALED) scale_from = weights.scales_of(row) + part;
         float total[PAIRS][4] = {};
 #pragma unroll 1
-        for (int group = 0; group < groups; ++group, from += STEP) {
-            uint4 x[2][2] = {};
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                if (TAIL && first_column(part) + group * STEP + half * CHUNK >= in.K) continue;
-                x[half][0] = load16(from + half * CHUNK);
-                x[half][1] = load16(from + half * CHUNK + 8);
-            }
-            float scale = 1.0f;
-            if constexpr (Weights::SCALED) {
-                scale = weights.scale_at(scale_from, row);
-                scale_from += PARTS;
-            }
+        for (int group = 0; group < groups; ++group) {
+            if (!FACTORS_AHEAD) factors.load(next);
+            const Factors now = next;
             uint4* const slot = ring + at * SLOT;
             at = at + 1 == DEPTH ? 0 : at + 1;
             Held<Weights> held;
             cp_async_wait<DEPTH - 1>();
+            // In front of the weights, which would have them wait.
+            if (FACTORS_AHEAD) factors.load(next);
             held.read(slot);
             if (walk.left > 0) walk.fetch(slot);
             walk.advance();
@@ -221,12 +264,12 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
             for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int pair = 0; pair < PAIRS; ++pair)
-                    multiply<Weights>(held.raw[half], pair, x[half], sum[pair]);
+                    multiply<Weights>(held.raw[half], pair, now.x[half], sum[pair]);
 #pragma unroll
             for (int pair = 0; pair < PAIRS; ++pair)
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    total[pair][i] = fmaf(sum[pair][i], scale, total[pair][i]);
+                    total[pair][i] = fmaf(sum[pair][i], now.scale, total[pair][i]);
         }
         keep_sums(total, partial[pass][set][part]);
     }

@@ -66,6 +66,7 @@ attention_decode = kernel(
     name="attention_decode",
     family="attention_decode",
     reads_early=(),
+    starts_early=True,
     summary="head norm, rotation, sink attention, rotation back and bf16 in one launch",
     args=(
         *INPUTS,

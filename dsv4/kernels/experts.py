@@ -82,7 +82,13 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
     return kernel(
         name=name,
         family="experts",
-        reads_early=(),
+        reads_early=(
+            "shared_gate_codes",
+            "shared_gate_scales",
+            "shared_up_codes",
+            "shared_up_scales",
+        ),
+        starts_early=True,
         summary=f"silu(gate) * up of {kind} experts with their weights, and of the shared expert",
         args=[
             *weights_of("E ", scale, group, "gate_"),
@@ -147,7 +153,8 @@ def _down(name: str, kind: str, scale: Format, group: int) -> Kernel:
     return kernel(
         name=name,
         family="experts",
-        reads_early=(),
+        reads_early=("shared_codes", "shared_scales"),
+        starts_early=True,
         summary=f"the second half of {kind} experts, summed in order, and of the shared expert",
         args=[
             *weights_of("E ", scale, group),

@@ -146,6 +146,7 @@ def _declare(name: str, summary: str, *, grouped: bool) -> Kernel:
         name=name,
         family="linear_bf16",
         reads_early=("w",),
+        starts_early=True,
         summary=summary,
         args=[
             In("w", BF16, "N K", align=16),

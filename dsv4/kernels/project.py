@@ -139,6 +139,7 @@ def _project(kind: str, summary: str, inputs: list[Arg], outputs: list[Arg]) -> 
     return kernel(
         name=f"project_{kind}",
         family="project",
+        starts_early=True,
         reads_early=(
             "q_codes",
             "q_scales",
