@@ -28,8 +28,9 @@
 // the last (GATHER 1), or reads them where it needs them, when they are too wide for that (0). The bytes
 // are the same.
 //
-// In the last block thread i has the columns i, i + 512, ..., as in rms_norm, so that a group of 128
-// lies in four warps; one more warp has the coefficients.
+// In the last block thread i has the columns i, i + 512, ..., as in rms_norm; one more warp has the
+// coefficients. y then goes through shared memory, for a group of 128 is a warp's when it is put on its
+// grid.
 //
 // Build constants: STREAMS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
 // (ceil(D / 512), at most 16), GATHER.
@@ -46,7 +47,7 @@
 constexpr int NORM_THREADS = 512;
 constexpr int WARPS = NORM_THREADS / 32;
 constexpr int FUSED_WARPS = WARPS + 1;
-constexpr int GROUP_WARPS = 4;  // that hold a group of 128 columns
+constexpr int FP8_GROUP = 128;  // columns
 constexpr int PART_LOADS = (PARTS + 31) / 32;
 // Blocks of a multiprocessor, or of this kernel and the next.
 constexpr int RESIDENT = STREAMS <= 5 && PER_THREAD <= 8 ? 2 : 1;
@@ -136,14 +137,35 @@ __device__ __forceinline__ bool is_last(i32* ticket) {
 template <int Rows>
 constexpr bool IS_EXIT = Rows == STREAMS;
 
-// What other blocks wrote is read past L1, which may hold older bytes. row: of token t.
+// A group of y as its readers take it, by a warp: a lane has four neighbours.
+__device__ __forceinline__ void store_group(const Written& row, const float* y, int group) {
+    const int d = group * FP8_GROUP + (int)threadIdx.x % 32 * 4;
+    const Floats<4> own = load_floats<4>(y + d);
+    float amax = FP8_FLOOR;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) amax = fmaxf(amax, finite_magnitude(own.at[e]));
+    const int k = fp8_exponent_of(warp_max_positive(amax));
+    const float inverse = exp2_of(-k);
+    u32 codes = 0, wide[2] = {};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        codes |= (u32)fp8_code(own.at[e], inverse) << 8 * e;
+        wide[e / 2] |= (u32)f32_to_bf16(own.at[e]) << 16 * (e % 2);
+    }
+    store_floats(row.y + d, own);
+    *(uint2*)(row.wide + d) = make_uint2(wide[0], wide[1]);
+    *(u32*)(row.codes + d) = codes;
+    if (threadIdx.x % 32 == 0) row.scales[group] = exp2_of(k);
+}
+
+// What other blocks wrote is read past L1, which may hold older bytes. row: of token t. tile: room for
+// the row's streams, which are there where they are gathered; then for y.
 template <int Rows>
 __device__ __forceinline__ void finish_row(const Streams& streams, const Weights& w,
                                            const Written& row, const float* partial,
-                                           const float* tile, i64 t, int D) {
+                                           float* tile, i64 t, int D) {
     constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;
     __shared__ float totals[Rows + 1], sums[WARPS], logits[Rows], gates[STREAMS];
-    __shared__ float largest[PER_THREAD][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
     float parts[ROUNDS][PART_LOADS];
 #pragma unroll
@@ -153,7 +175,13 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
             const int c = round * FUSED_WARPS + warp, part = 32 * i + lane;
             parts[round][i] = c <= Rows && part < PARTS ? __ldcg(partial + c * PARTS + part) : 0.0f;
         }
-    // The warp of the coefficients has its weights before it has its sums.
+    // All have their weights before they have their sums.
+    float gain[PER_THREAD];
+#pragma unroll
+    for (int q = 0; q < PER_THREAD; ++q) {
+        const int d = q * NORM_THREADS + threadIdx.x;
+        gain[q] = threadIdx.x < NORM_THREADS && d < D ? w.gain[d] : 0.0f;
+    }
     float scale = 0.0f, base = 0.0f;
     if (warp == WARPS && lane < STREAMS) scale = w.scale[0], base = w.base[lane];
 #pragma unroll
@@ -174,7 +202,7 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
         if (lane < STREAMS) gates[lane] = gate(logits[lane], scale, base) + w.eps;
     }
     __syncthreads();
-    float y[PER_THREAD], gain[PER_THREAD];
+    float y[PER_THREAD];
     if (warp == WARPS) {
         if (!IS_EXIT<Rows>)
             for (int c = lane; c < Rows; c += 32) row.mix[c] = logits[c];
@@ -192,11 +220,6 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
             sum = fmaf(y[q], y[q], sum);
             if (IS_EXIT<Rows>) row.collapsed[d] = y[q];
         }
-#pragma unroll
-        for (int q = 0; q < PER_THREAD; ++q) {
-            const int d = q * NORM_THREADS + threadIdx.x;
-            gain[q] = d < D ? w.gain[d] : 0.0f;
-        }
         sum = warp_sum(sum);
         if (lane == 0) sums[warp] = sum;
     }
@@ -208,28 +231,13 @@ __device__ __forceinline__ void finish_row(const Streams& streams, const Weights
         for (int q = 0; q < PER_THREAD; ++q) {
             const int d = q * NORM_THREADS + threadIdx.x;
             y[q] = gain[q] * (y[q] * factor);
-            if (d < D) row.y[d] = y[q];
-            if (IS_EXIT<Rows>) continue;
-            if (d < D) row.wide[d] = f32_to_bf16(y[q]);
-            const float amax = warp_max_positive(finite_magnitude(y[q]));
-            if (lane == 0) largest[q][warp] = amax;
+            if (d < D) (IS_EXIT<Rows> ? row.y : tile)[d] = y[q];
         }
     }
     if (IS_EXIT<Rows>) return;
     __syncthreads();
-    if (warp == WARPS) return;
-#pragma unroll
-    for (int q = 0; q < PER_THREAD; ++q) {
-        const int d = q * NORM_THREADS + threadIdx.x;
-        if (d >= D) continue;
-        float amax = FP8_FLOOR;
-#pragma unroll
-        for (int i = 0; i < GROUP_WARPS; ++i)
-            amax = fmaxf(amax, largest[q][warp / GROUP_WARPS * GROUP_WARPS + i]);
-        const int k = fp8_exponent_of(amax);
-        row.codes[d] = fp8_code(y[q], exp2_of(-k));
-        if (d % 128 == 0) row.scales[d / 128] = exp2_of(k);
-    }
+    for (int group = warp; group < D / FP8_GROUP; group += FUSED_WARPS)
+        store_group(row, tile, group);
 }
 
 template <int Rows, class Source>

@@ -65,7 +65,7 @@ def _constants(s: Shape) -> Mapping[str, int]:
 
 
 def _geometry(s: Shape) -> Geometry:
-    return Geometry(s.T * _parts(s), _NORM_THREADS + 32, _gathered_bytes(s))
+    return Geometry(s.T * _parts(s), _NORM_THREADS + 32, _gathered_bytes(s) or 4 * s.D)
 
 
 def _parts(s: Shape) -> int:
@@ -89,9 +89,9 @@ _STREAMS_IN = [
 ]
 _INPUTS = [
     Out("mix", F32, f"T {_MIXES}"),
-    Out("y", F32, "T D"),
-    Out("wide", BF16, "T D"),
-    Out("codes", E4M3, "T D"),
+    Out("y", F32, "T D", align=16),
+    Out("wide", BF16, "T D", align=8),
+    Out("codes", E4M3, "T D", align=4),
     Out("scales", F32, "T D/128"),
 ]
 _PROMISES: Mapping[str, Contract] = dict(
