@@ -162,8 +162,8 @@ __device__ __forceinline__ void store_group(const Written& row, const float* y, 
 // the row's streams, which are there where they are gathered; then for y.
 template <int Rows>
 __device__ __forceinline__ void finish_row(const Streams& streams, const Weights& w,
-                                           const Written& row, const float* partial,
-                                           float* tile, i64 t, int D) {
+                                           const Written& row, const float* partial, float* tile,
+                                           i64 t, int D) {
     constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;
     __shared__ float totals[Rows + 1], sums[WARPS], logits[Rows], gates[STREAMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
