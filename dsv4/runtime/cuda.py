@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,6 +85,7 @@ class CudaDevice:
         self.arch = _FEATURE_TARGETS.get(capability, f"sm_{capability}")
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
+        self._at_once = 4 * int(self._device.attributes["MultiProcessorCount"])
         self._blas = Blas(index)
         self._beside: list[Any] = []
         self._staged: deque[tuple[Any, Any]] = deque()
@@ -244,7 +246,8 @@ class CudaDevice:
         with self._device:
             function = _function(self.index, spec.symbol, path)
             self._allow_shared(spec, function, geometry.shared_bytes)
-            if geometry.dependent:
+            # Blocks that begin when others of their own launch end would gain nothing.
+            if geometry.dependent and math.prod(geometry.grid) <= self._at_once:
                 return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
         arguments = tuple(values)

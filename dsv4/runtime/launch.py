@@ -6,7 +6,6 @@ type, rank, sizes that contradict each other, strides, alignment, missing scalar
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from dsv4.axes import Shape, evaluate, is_name
-from dsv4.card import AT_ONCE
 from dsv4.errors import LaunchError, SpecError
 from dsv4.runtime.device import Device, device_of
 from dsv4.spec import Arg, Geometry, KernelSpec
@@ -55,8 +53,7 @@ def prepare(
     for arg in spec.arrays:
         _check_array(spec, arg, arrays[arg.name], device)
     geometry = geometry_of(spec, shape)
-    # Blocks that begin when others of their own launch end would gain nothing.
-    if dependent and spec.starts_early and math.prod(geometry.grid) <= AT_ONCE:
+    if dependent and spec.starts_early:
         geometry = replace(geometry, dependent=True)
     constants = dict(spec.constants(shape))
     values = [_value(spec, a, arrays, shape) for a in spec.args]
