@@ -54,16 +54,19 @@ def spec_gate(bench: Bench, mutation: str | None) -> Finding:
 def same_tokens(
     engine: Engine, prompt: Sequence[int], following: Sequence[int], mutation: str
 ) -> str:
-    """Why no stream shows a fault: plain steps with it say the same tokens, by other logits.
+    """Why no stream shows a fault: with it steps or rounds say the same tokens, by other logits.
 
-    Empty where their logits are the same, too: then nothing shows that steps have the fault.
+    Empty where tokens differ, or where all logits are the same, too: then nothing shows that there
+    is a fault.
     """
     ids = np.array([*prompt, *following[:-1]])
-    clean, faulty = (_step_rows(engine, ids, len(prompt), m) for m in (None, mutation))
-    same = np.array_equal(clean.argmax(axis=1), faulty.argmax(axis=1))
-    if not same or np.array_equal(clean, faulty):
-        return ""
-    return f"plain steps with it say the same {len(clean)} tokens, by other logits"
+    for name, rows_of in (("plain steps", _step_rows), (f"rounds of {_ROWS} rows", _round_rows)):
+        clean, faulty = (rows_of(engine, ids, len(prompt), m) for m in (None, mutation))
+        if not np.array_equal(clean.argmax(axis=1), faulty.argmax(axis=1)):
+            return ""
+        if not np.array_equal(clean, faulty):
+            return f"{name} with it say the same {len(clean)} tokens, by other logits"
+    return ""
 
 
 def _step_rows(engine: Engine, ids: np.ndarray, prompt: int, mutation: str | None) -> np.ndarray:
@@ -72,6 +75,20 @@ def _step_rows(engine: Engine, ids: np.ndarray, prompt: int, mutation: str | Non
     engine.prefill_with_cache(ids[:prompt], state)
     with _fault(mutation):
         return np.stack([engine.decode_step(int(t), state) for t in ids[prompt:]])
+
+
+def _round_rows(engine: Engine, ids: np.ndarray, prompt: int, mutation: str | None) -> np.ndarray:
+    """The same of rounds, all of whose rows are kept."""
+    state, vstate = engine.alloc_decode_state(rows=1), engine.alloc_verify_state(_ROWS)
+    engine.prefill_with_cache(ids[:prompt], state)
+    made = []
+    with _fault(mutation):
+        for at in range(prompt, len(ids), _ROWS):
+            out = engine.verify_batch(ids[at : at + _ROWS], state, vstate, want_logits=True)
+            engine.commit_verify(state, vstate, len(out.argmax))
+            assert out.logits is not None
+            made.append(out.logits)
+    return np.concatenate(made)
 
 
 def state_gate(bench: Bench, mutation: str | None) -> Finding:
