@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsv4.engine.drafting import Drafter, Drafts, NextnDrafter, SharedDrafter, own_drafter
+from dsv4.engine.drafting import Drafter, NextnDrafter, SharedDrafter, own_drafter
 from dsv4.engine.state import DecodeState
 from dsv4.engine.verify import (
     VerifyOut,
@@ -246,7 +247,7 @@ def round_parts(loop: SpecLoop) -> Iterator[None]:
         spent = time.perf_counter() - begin
         run.rounds.append(SpecRound(first - 1, drafts.tokens, 0, 0, 0, 0, scores, 1, spent))
         return
-    rows = min(_window(loop, drafts), left, 1 + len(drafts.tokens))
+    rows = min(_window(loop, scores), left, 1 + len(drafts.tokens))
     asked = (token, *drafts.tokens[: rows - 1])
     verdict = _sent(loop, asked)
     yield
@@ -269,14 +270,14 @@ def round_parts(loop: SpecLoop) -> Iterator[None]:
     loop.drafter.accept(consumed, first)
 
 
-def _window(loop: SpecLoop, drafts: Drafts) -> int:
+def _window(loop: SpecLoop, scores: Sequence[float]) -> int:
     """Rows that are worth verifying: all, or the leading drafts that the drafter believes in."""
     arms = loop.engine.arms
-    if arms.vt != "slot" or drafts.confidence is None:
+    if arms.vt != "slot" or not scores:
         return loop.cap
     # A score that is no number believes in nothing.
-    scores = np.where(np.isnan(drafts.confidence), -np.inf, drafts.confidence)
-    rows = slot_window(scores, arms.vt_tau, loop.cap, floor=1 + arms.vt_floor)
+    believed = [-math.inf if math.isnan(s) else s for s in scores]
+    rows = slot_window(believed, arms.vt_tau, loop.cap, floor=1 + arms.vt_floor)
     return min(rows, loop.cap)
 
 

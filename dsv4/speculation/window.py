@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,10 +106,17 @@ def survival_window(
 def slot_window(
     raws: Sequence[float] | np.ndarray, tau: float, cap: int, *, floor: int = SHORTEST
 ) -> int:
-    """Rows to verify: slots before the first whose own probability is below tau."""
+    """Rows to verify: slots before the first whose own probability is below tau.
+
+    Rounds: as if every probability were worked out in float32; only those near tau are, for a round
+    waits for this.
+    """
+    surely_below, surely_not = _scores_around(tau)
     kept = 0
-    for p in _probabilities(raws):
-        if p < np.float32(tau):
+    for raw in raws.tolist() if isinstance(raws, np.ndarray) else raws:
+        if raw < surely_below:
+            break
+        if raw < surely_not and _probabilities([raw])[0] < np.float32(tau):
             break
         kept += 1
     return _clamp(1 + kept, cap, floor)
@@ -121,6 +130,21 @@ def ladder_step(accepted: int, cap: int) -> int:
 def window_cap(verify_t: int | None, default: int, most: int) -> int:
     """The widest window: the switch or the loop's default, within 2..most."""
     return min(max(default if verify_t is None else verify_t, SHORTEST), max(most, SHORTEST))
+
+
+@functools.lru_cache(maxsize=64)
+def _scores_around(tau: float) -> tuple[float, float]:
+    """Scores below which, and from which on, the roundings of a probability cannot matter.
+
+    A score's relative rounding is 2^-24, the exponential's some 2^-22, the quotient's 2^-24 of
+    itself, which is 2^-24 / (1 - tau) of a score: the margin is more than four times their sum.
+    """
+    t = float(np.float32(tau))
+    if not 0 < t < 1:
+        return -math.inf, math.inf
+    middle = math.log(t / (1 - t))
+    margin = 2.0**-19 * (1 + abs(middle)) + 2.0**-21 / (1 - t)
+    return middle - margin, middle + margin
 
 
 def _probabilities(raws: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from dsv4.speculation.switches import Switches
@@ -53,6 +54,18 @@ def test_the_first_doubtful_slot_ends_the_window() -> None:
     assert slot_window(FALLING, 0.5, 8) == 8
     assert slot_window(raws(0.9, 0.9, 0.3, *[0.9] * 4), 0.5, 8) == 3
     assert slot_window(FALLING, 0.95, 8) == 2
+
+
+@pytest.mark.parametrize("tau", [1e-6, 0.05, 0.3, 0.5, 0.97, 1 - 2.0**-22])
+def test_slots_are_those_of_probabilities_in_float32(tau: float) -> None:
+    t = np.float32(tau)
+    middle = math.log(float(t) / (1 - float(t)))
+    wide = np.linspace(-2, 2, 4001)
+    scores = np.concatenate([middle + wide * s for s in (1, 1e-3, 1e-6, 1e-8)])
+    for score in scores.astype(np.float32):
+        p = np.float32(1) / (np.float32(1) + np.exp(-score))
+        assert slot_window([float(score)], tau, 2, floor=1) == (1 if p < t else 2), score
+    assert slot_window([math.inf, -math.inf], tau, 3, floor=1) == 2
 
 
 @pytest.mark.parametrize("size", [survival_window, slot_window])

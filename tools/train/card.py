@@ -42,7 +42,7 @@ def write_card(folder: Path, evaluations: Sequence[Path]) -> Path:
 def _told(file: Path) -> dict[str, Any]:
     """The numbers of a document: no paths, and nothing of the machine but its device."""
     try:
-        # Documents of before prompts were written under two sets of switches have none of the second.
+        # Older documents have no prompts that were written under a second set of switches.
         found = {"written_against": None, **json.loads(file.read_text(encoding="utf-8"))}
         return {name: found[name] for name in (_TORCH if "smooth" in found else _KEPT)}
     except (OSError, ValueError, KeyError, TypeError) as error:
