@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,7 +84,6 @@ class CudaDevice:
         self.arch = _FEATURE_TARGETS.get(capability, f"sm_{capability}")
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
-        self._at_once = 4 * int(self._device.attributes["MultiProcessorCount"])
         self._blas = Blas(index)
         self._beside: list[Any] = []
         self._staged: deque[tuple[Any, Any]] = deque()
@@ -246,8 +244,7 @@ class CudaDevice:
         with self._device:
             function = _function(self.index, spec.symbol, path)
             self._allow_shared(spec, function, geometry.shared_bytes)
-            # Blocks that begin when others of their own launch end would gain nothing.
-            if geometry.dependent and math.prod(geometry.grid) <= self._at_once:
+            if geometry.dependent and self._begins_early(geometry):
                 return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes
         arguments = tuple(values)
@@ -269,6 +266,12 @@ class CudaDevice:
                 f"  declared in {spec.declared_at}\n  use a smaller tile"
             )
         function.max_dynamic_shared_size_bytes = asked
+
+    def _begins_early(self, geometry: Geometry) -> bool:
+        from dsv4.runtime import dependent
+
+        count = int(self._device.attributes["MultiProcessorCount"])
+        return dependent.pays(geometry, multiprocessors=count)
 
     def _dependent(
         self, function: Any, geometry: Geometry, values: Sequence[Any]

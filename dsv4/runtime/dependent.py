@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import cupy
 import numpy as np
 
 from dsv4.errors import LaunchError, Refusal
 from dsv4.spec import Geometry
+
+BLOCKS_EACH: Final = 4
+"""Blocks a multiprocessor, at most, of a launch that begins early."""
 
 
 def require(capability: str) -> None:
@@ -34,6 +38,13 @@ def require(capability: str) -> None:
             "DSV4_DEPENDENT_LAUNCH=on was asked for\n  NVIDIA's cuda-bindings is not installed\n"
             "  in dsv4.runtime.dependent\n  install cuda-bindings, or unset it"
         )
+
+
+def pays(geometry: Geometry, *, multiprocessors: int) -> bool:
+    """Whether a launch may win by beginning early: blocks that begin where others of their own
+    launch end gain nothing.
+    """
+    return math.prod(geometry.grid) <= BLOCKS_EACH * multiprocessors
 
 
 def launcher(function: Any, geometry: Geometry, values: Sequence[Any]) -> Callable[[], None]:

@@ -90,3 +90,16 @@ def test_a_launch_is_dependent_when_the_kernel_wins_and_the_caller_asks(
 def test_no_kernel_starts_early_without_saying_what_it_reads() -> None:
     with pytest.raises(SpecError, match="starts_early without reads_early"):
         sound(starts_early=True, reads_early=None)
+
+
+@pytest.mark.parametrize(
+    ("grid", "early"), [((132, 1, 1), True), ((8, 66, 1), True), ((529, 1, 1), False)]
+)
+def test_a_launch_of_many_blocks_begins_in_its_turn(
+    grid: tuple[int, int, int], early: bool
+) -> None:
+    pytest.importorskip("cupy")
+    from dsv4.runtime import dependent
+
+    geometry = Geometry(grid, 32, 0, dependent=True)
+    assert dependent.pays(geometry, multiprocessors=132) == early
