@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsv4.engine import speculate as loop_module
-from dsv4.engine.drafting import Drafter, DsparkDrafter, own_drafter
+from dsv4.engine.drafting import Drafter, Drafts, DsparkDrafter, own_drafter
 from dsv4.engine.engine import Engine
 from dsv4.engine.speculate import SpecRun, open_loop, play_round, speculate
 from dsv4.errors import Refusal, StateError
@@ -220,9 +219,9 @@ def test_a_confidence_that_is_no_number_believes_in_nothing() -> None:
         block, taps = 3, None
         prime, accept = drafter.prime, drafter.accept
 
-        def propose(self, token: int, pos: int) -> loop_module.Drafts:
+        def propose(self, token: int, pos: int) -> Drafts:
             made = drafter.propose(token, pos)
-            return loop_module.Drafts(made.tokens, np.array([3.0, np.nan, 3.0], np.float32))
+            return Drafts(made.tokens, np.array([3.0, np.nan, 3.0], np.float32))
 
     run = speculate(engine, tokens(9), 8, drafter=Unsure())
     assert tuple(run.tokens) == want and {r.rows for r in run.rounds[:-1]} == {2}
