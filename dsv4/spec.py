@@ -165,12 +165,15 @@ class Geometry:
     """Grid and block of a launch (x, y, z) and its dynamic shared memory in bytes.
 
     dependent: it may begin before the launch in front of it has ended.
+    cluster: blocks, neighbours along x, that run together and reach each other's shared memory; the
+    source says the same number (common/cluster.cuh).
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
     dependent: bool
+    cluster: int
 
     def __init__(
         self,
@@ -178,12 +181,14 @@ class Geometry:
         block: int | Sequence[int],
         shared_bytes: int = 0,
         dependent: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Fill missing dimensions with 1."""
         object.__setattr__(self, "grid", _triple(grid))
         object.__setattr__(self, "block", _triple(block))
         object.__setattr__(self, "shared_bytes", int(shared_bytes))
         object.__setattr__(self, "dependent", dependent)
+        object.__setattr__(self, "cluster", int(cluster))
 
 
 @dataclass(frozen=True, slots=True)

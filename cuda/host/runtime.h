@@ -34,6 +34,7 @@ namespace host {
 constexpr int max_threads = 1024;
 constexpr int max_warps = max_threads / warpSize;
 constexpr size_t max_shared_bytes = 227 * 1024;  // per block, sm_90 and sm_100
+constexpr int max_cluster = 16;                  // blocks
 
 // Called once by the last thread to arrive; slots[i] is what thread or lane i left, null if absent.
 using BlockExchange = void (*)(void* const* slots, int count);
@@ -46,6 +47,14 @@ void block_exchange(void* slot, BlockExchange exchange, const char* file, int li
 // that for __syncwarp and not for shuffles and votes.
 void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders_memory,
                    const char* file, int line);
+
+// Waits for every live thread of the block's cluster.
+void cluster_barrier(const char* file, int line);
+
+// The running block's place in its cluster, and where its shared variable `own` lies in block `rank`
+// of it.
+int cluster_rank();
+void* shared_of(void* own, int rank, const char* file, int line);
 
 // The lane of the running thread, and the lanes of its warp that have not returned.
 int lane_index();

@@ -155,6 +155,7 @@ class HostDevice:
                 seed=self.seed,
                 workers=self.workers,
                 steady=steady,
+                cluster=geometry.cluster,
             )
 
         def submit() -> None:
