@@ -1,4 +1,4 @@
-"""Blocks of a cluster on the CPU: values put into each other's memory, and the rules of doing so."""
+"""Blocks of a cluster on the CPU: values put into each other's memory, and what is a fault."""
 
 from __future__ import annotations
 
