@@ -5,7 +5,7 @@
 //                       hyper_post_pre_norm_f32; y as its readers take it too, the bytes of cast_bf16
 //                       (wide) and of act_quant_fp8 in groups of 128 (codes, scales)
 //   hyper_step_streams  the same of streams that are there, as a stage receives them
-//   hyper_step_entry    the same of streams that are all the embedding of the token: x_next has the bytes
+//   hyper_step_entry    the same of streams that are all the embedding of the token; x_next has the bytes
 //                       of movement_embed and movement_repeat
 //   hyper_step_exit     streams collapsed for a head, and normed: the bytes of island_dots_f32,
 //                       hyper_norm_scale_f32, hyper_head_gate, hyper_collapse and rms_norm_f32
@@ -16,41 +16,66 @@
 //   z f32 [T, D]    x, x_next f32 [T, M, D]    post f32 [T, M]    comb f32 [T, M, M]
 //   fn f32 [C, M D]    scale f32 [3]    base f32 [C]    gain f32 [D]    C = (2 + M) M, or M for exit
 //   mix f32 [T, C]    y f32 [T, D]    wide bf16 [T, D]    codes e4m3 [T, D]    scales f32 [T, D / 128]
+//   partial f32 [T, C + 1, ceil(M D / 256)]: sums of fn with 256 elements of a row; last, of squares
 //
-// Sums are those of the kernels named. PARTS blocks share a row. Each makes the streams of its 256
-// elements, multiplies them with its columns of fn, which it asks for before it waits for the kernel
-// before, and leaves C + 1 partial sums (the last of squares) in `partial`. An integer ticket tells the
-// block that comes last that all others are done; it alone adds the parts, in ascending order, and
-// finishes the row. Every block would compute the same, so who is last does not show. The ticket must
-// be 0 before a launch and is 0 after it.
+// Sums are those of the kernels named. A cluster of CLUSTER blocks has a row, in three steps with a
+// cluster_sync between:
 //
-// The last block needs all streams of its row. It fetches them to shared memory when it learns that it is
-// the last (GATHER 1), or reads them where it needs them, when they are too wide for that (0). The bytes
-// are the same.
+//   1. A block makes every CLUSTER-th part of the streams, 256 elements each, and multiplies it with
+//      its columns of fn, which it asks for before it waits for the kernel before. The sums go to all
+//      blocks, the elements to those that have their columns in step 2.
+//   2. In the order of rms_norm a row's columns are those of 16 warps: warp w has d with
+//      d % 512 / 32 = w, lane by lane. A block has every CLUSTER-th of them: it finds the gates, as every
+//      other one does, collapses its columns, and adds their squares. The squares go to all blocks, y to
+//      the one that has its group in step 3.
+//   3. A block has every CLUSTER-th group of 128 columns of y, norms it and puts it on its grid.
 //
-// In the last block thread i has the columns i, i + 512, ..., as in rms_norm; one more warp has the
-// coefficients. y then goes through shared memory, for a group of 128 is a warp's when it is put on its
-// grid.
+// On cards without clusters of that size (CLUSTERED 0) every block leaves its sums in `partial`, and one
+// that learns from a ticket that it is the last of its row does steps 2 and 3 for the whole of it. The
+// bytes are the same. The ticket must be 0 before a launch and is 0 after it.
 //
-// Build constants: STREAMS, PARTS (ceil(M D / 256), at most 256), PER_THREAD
-// (ceil(D / 512), at most 16), GATHER.
+// Build constants: STREAMS, PARTS (ceil(M D / 256), at most 256), PER_THREAD (ceil(D / 512), at
+// most 16), CLUSTER (at most PARTS and 16).
+#include "common/cluster.cuh"
 #include "common/fp8_groups.cuh"
 #include "common/mixing.cuh"
 #include "common/overlap.cuh"
 #include "common/sources.cuh"
 #include "common/tickets.cuh"
 
-#ifndef GATHER
-#define GATHER 1
+#ifndef CLUSTERED
+#define CLUSTERED HAS_CLUSTERS
+#endif
+#if CLUSTERED
+#define BLOCKS_OF_A_ROW CLUSTER_OF(CLUSTER)
+#else
+#define BLOCKS_OF_A_ROW
 #endif
 
-constexpr int NORM_THREADS = 512;
-constexpr int WARPS = NORM_THREADS / 32;
-constexpr int FUSED_WARPS = WARPS + 1;
-constexpr int FP8_GROUP = 128;  // columns
-constexpr int PART_LOADS = (PARTS + 31) / 32;
-// Blocks of a multiprocessor, or of this kernel and the next.
-constexpr int RESIDENT = STREAMS <= 5 && PER_THREAD <= 8 ? 2 : 1;
+constexpr int NORM_WARPS = 16;  // of rms_norm
+constexpr int NORM_THREADS = 32 * NORM_WARPS;
+constexpr int FP8_GROUP = 128;                               // columns
+constexpr int PARTS_EACH = (PARTS + CLUSTER - 1) / CLUSTER;  // of a block
+constexpr int TEAM = CLUSTERED ? CLUSTER : 1;                // blocks of steps 2 and 3
+constexpr int NORM_WARPS_EACH = (NORM_WARPS + TEAM - 1) / TEAM;
+constexpr int GROUPS_EACH = (4 * PER_THREAD + TEAM - 1) / TEAM;
+// Weights of a lane on their way before the wait, by eight: the registers that so many threads have.
+constexpr int AHEAD = 4;
+
+// Sums of a warp, of each part, and warps, where a product has that many rows of fn.
+template <int Rows>
+constexpr int ROUNDS = (Rows + 32) / 32;
+template <int Rows>
+constexpr int WARPS = (Rows + ROUNDS<Rows>) / ROUNDS<Rows> < 8
+                          ? 8
+                          : (Rows + ROUNDS<Rows>) / ROUNDS<Rows>;
+// Those that wait for weights: of every round and part of the block.
+template <int Rows>
+constexpr int SUMS_EACH = ROUNDS<Rows> * PARTS_EACH;
+
+// Whether a head comes behind, and no sub-block: it takes one format, and has nothing to mix.
+template <int Rows>
+constexpr bool IS_EXIT = Rows == STREAMS;
 
 struct Weights {
     const float *fn, *scale, *base, *gain;
@@ -60,244 +85,304 @@ struct Written {
     float *x, *collapsed, *y;
     bf16* wide;
     u8* codes;
-    float *scales, *mix;
+    float *scales, *mix, *partial;
 };
 
-// ------------------------------------------------------------------------ all blocks of a row
+// What the blocks of a cluster put into each other's memory.
+template <int Rows>
+struct Mail {
+    float sums[Rows + 1][CLUSTERED ? PARTS : 1];
+    float columns[CLUSTERED ? NORM_WARPS_EACH : 1][PER_THREAD][STREAMS][32];
+    float squares[NORM_WARPS];
+    alignas(16) float y[GROUPS_EACH][FP8_GROUP];
+    // Of the block's own.
+    alignas(16) float fresh[PARTS_EACH][STEP];
+};
 
-// What the last block of a row reads, a piece a block: it would wait for memory alone.
-__device__ __forceinline__ void prefetch_rest(const Weights& w, int part, int D) {
-    constexpr int LINE = 32;  // floats
-    const int column = (part * NORM_THREADS + (int)threadIdx.x) * LINE;
-    if (column < D) prefetch_l2(w.gain + column);
-    if (part == 0 && threadIdx.x == NORM_THREADS) {
-        prefetch_l2(w.scale);
-        prefetch_l2(w.base);
-    }
+template <int Rows>
+__device__ __forceinline__ Mail<Rows>& mail_room() {
+    extern __shared__ __align__(16) u8 mail_bytes[];
+    return *reinterpret_cast<Mail<Rows>*>(mail_bytes);
 }
 
-// Rows: of fn. The streams go to x_next unless that is null.
-template <int Rows, class Source>
-__device__ __forceinline__ void leave_partial_sums(const Source& source, const float* fn,
-                                                   float* x_next, float* partial, i64 t, int part,
-                                                   int D) {
-    constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;  // sums of a warp, Rows + 1 in all
-    __shared__ __align__(16) float fresh[STEP];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
-    const int k = part * STEP + lane * LANE_ELEMENTS;
-    Floats<4> weights[ROUNDS][2] = {};
-#pragma unroll
-    for (int round = 0; round < ROUNDS; ++round) {
-        const int c = round * FUSED_WARPS + warp;
-        if (c >= Rows || k >= count) continue;
-        weights[round][0] = load_floats<4>(fn + (i64)c * count + k);
-        weights[round][1] = load_floats<4>(fn + (i64)c * count + k + 4);
-    }
-    wait_for_previous();
-    const int at = part * STEP + (int)threadIdx.x;
-    if (threadIdx.x < STEP && at < count) {
-        const float value = source.element(t, D, at);
-        fresh[threadIdx.x] = value;
-        if (x_next != nullptr) x_next[t * count + at] = value;
-    }
-    __syncthreads();
+// A block's place among those of its row, and then among those of steps 2 and 3.
+struct Place {
+    i64 row;
+    int rank, team_rank;
+};
+
+// ------------------------------------------------------------------------ step 1: streams and sums
+
+// Sum i of a warp, rounds and parts of the block counted together: which part of the block, which sum.
+__device__ __forceinline__ int own_part(int i) { return i % PARTS_EACH; }
+template <int Rows>
+__device__ __forceinline__ int own_sum(int i) {
+    return i / PARTS_EACH * WARPS<Rows> + (int)threadIdx.x / 32;
+}
+
+__device__ __forceinline__ int part_of(int rank, int own) { return rank + own * CLUSTER; }
+
+template <int Rows>
+__device__ __forceinline__ void load_weights(const float* fn, int rank, int i, int count,
+                                             Floats<4> (&weights)[2]) {
+    const int c = own_sum<Rows>(i);
+    const int k = part_of(rank, own_part(i)) * STEP + (int)threadIdx.x % 32 * LANE_ELEMENTS;
+    if (c >= Rows || k >= count) return;
+    weights[0] = load_floats<4>(fn + (i64)c * count + k);
+    weights[1] = load_floats<4>(fn + (i64)c * count + k + 4);
+}
+
+template <int Rows>
+__device__ __forceinline__ void leave_sum(const Written& out, Mail<Rows>& mail, const Place& at,
+                                          int i, int count, const Floats<4> (&weights)[2]) {
+    const int c = own_sum<Rows>(i), own = own_part(i);
+    const int part = part_of(at.rank, own), lane = threadIdx.x % 32;
+    if (c > Rows || part >= PARTS) return;
     Floats<4> v[2] = {};
-    if (k < count) {
-        v[0] = load_floats<4>(fresh + lane * LANE_ELEMENTS);
-        v[1] = load_floats<4>(fresh + lane * LANE_ELEMENTS + 4);
+    if (part * STEP + lane * LANE_ELEMENTS < count) {
+        v[0] = load_floats<4>(mail.fresh[own] + lane * LANE_ELEMENTS);
+        v[1] = load_floats<4>(mail.fresh[own] + lane * LANE_ELEMENTS + 4);
     }
+    float sum = 0.0f;
+    // Lanes past the end multiply zeros, which leaves their +0 as it is.
 #pragma unroll
-    for (int round = 0; round < ROUNDS; ++round) {
-        const int c = round * FUSED_WARPS + warp;
-        if (c > Rows) continue;
-        float sum = 0.0f;
-        // Lanes past the end multiply zeros, which leaves their +0 as it is.
+    for (int e = 0; e < LANE_ELEMENTS; ++e) {
+        const float value = v[e / 4].at[e % 4];
+        sum = fmaf(c < Rows ? weights[e / 4].at[e % 4] : value, value, sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) out.partial[(at.row * (Rows + 1) + c) * PARTS + part] = sum;
+    if (CLUSTERED && lane < CLUSTER) put(&mail.sums[c][part], lane, sum);
+}
+
+// The streams go to x unless that is null.
+template <int Rows, class Source>
+__device__ __forceinline__ void make_streams(const Source& source, float* x, Mail<Rows>& mail,
+                                             const Place& at, int D) {
+    constexpr int THREADS = 32 * WARPS<Rows>;
+    const int count = STREAMS * D;
 #pragma unroll
-        for (int i = 0; i < LANE_ELEMENTS; ++i) {
-            const float value = v[i / 4].at[i % 4];
-            sum = fmaf(c < Rows ? weights[round][i / 4].at[i % 4] : value, value, sum);
-        }
-        sum = warp_sum(sum);
-        if (lane == 0) partial[(t * (Rows + 1) + c) * PARTS + part] = sum;
+    for (int first = 0; first < PARTS_EACH * STEP; first += THREADS) {
+        const int i = first + (int)threadIdx.x;
+        const int k = part_of(at.rank, i / STEP) * STEP + i % STEP;
+        if (i >= PARTS_EACH * STEP || k >= count) continue;
+        const float value = source.element(at.row, D, k);
+        mail.fresh[i / STEP][i % STEP] = value;
+        if (x != nullptr) x[at.row * count + k] = value;
+        if (!CLUSTERED) continue;
+        const int m = stream_of(k, D), d = k - m * D, warp = d % NORM_THREADS / 32;
+        put(&mail.columns[warp / TEAM][d / NORM_THREADS][m][d % 32], warp % TEAM, value);
     }
 }
+
+// ------------------------------------------------------------------------ step 2: gates and columns
+
+// A sum of the row, by a warp. What other blocks wrote to memory is read past L1, which may hold older
+// bytes.
+template <int Rows>
+__device__ __forceinline__ float total_of(const Mail<Rows>& mail, const Written& out,
+                                          const Place& at, int c) {
+    const float* const from = out.partial + (at.row * (Rows + 1) + c) * PARTS;
+    float sum = 0.0f;
+#pragma unroll
+    for (int first = 0; first < PARTS; first += 32) {
+        const int part = first + (int)threadIdx.x % 32;
+        if (part < PARTS) sum += CLUSTERED ? mail.sums[c][part] : __ldcg(from + part);
+    }
+    return warp_sum(sum);
+}
+
+// The columns of one of rms_norm's warps. x: the row's streams where they lie in memory.
+template <int Rows>
+__device__ __forceinline__ void collapse(const Weights& w, const Written& out, Mail<Rows>& mail,
+                                         const Place& at, const float* x, int own, int D) {
+    const int lane = threadIdx.x % 32, norm_warp = at.team_rank + own * TEAM;
+    if (norm_warp >= NORM_WARPS) return;
+    const float squares = total_of(mail, out, at, Rows);
+    float logit = 0.0f;
+#pragma unroll
+    for (int m = 0; m < STREAMS; ++m) {
+        const float total = total_of(mail, out, at, m);
+        if (lane == m) logit = scaled(total, squares, STREAMS * D, w.mix_eps);
+    }
+    float gates[STREAMS];
+    const float mine = lane < STREAMS ? gate(logit, w.scale[0], w.base[lane]) + w.eps : 0.0f;
+#pragma unroll
+    for (int m = 0; m < STREAMS; ++m) gates[m] = __shfl_sync(FULL_WARP, mine, m);
+    float sum = 0.0f;
+#pragma unroll
+    for (int q = 0; q < PER_THREAD; ++q) {
+        const int d = q * NORM_THREADS + norm_warp * 32 + lane, group = d / FP8_GROUP;
+        if (d >= D) continue;
+        float y = 0.0f;
+#pragma unroll
+        for (int m = 0; m < STREAMS; ++m)
+            y = fmaf(gates[m],
+                     CLUSTERED ? mail.columns[own][q][m][lane] : __ldcg(x + (i64)m * D + d), y);
+        sum = fmaf(y, y, sum);
+        if (IS_EXIT<Rows>) out.collapsed[at.row * D + d] = y;
+        float* const to = &mail.y[group / TEAM][d % FP8_GROUP];
+        if (CLUSTERED)
+            put(to, group % TEAM, y);
+        else
+            *to = y;
+    }
+    sum = warp_sum(sum);
+    float* const to = &mail.squares[norm_warp];
+    if (CLUSTERED && lane < CLUSTER) put(to, lane, sum);
+    if (!CLUSTERED && lane == 0) *to = sum;
+}
+
+// Scaled mixes, every TEAM-th, by the warps behind those that collapse.
+template <int Rows>
+__device__ __forceinline__ void leave_mixes(const Weights& w, const Written& out,
+                                            const Mail<Rows>& mail, const Place& at, int D) {
+    const int warp = (int)threadIdx.x / 32;
+    const int others = max(1, WARPS<Rows> - NORM_WARPS_EACH);
+    const int own = warp - (WARPS<Rows> - others);
+    if (own < 0) return;
+    float squares = 0.0f;
+    for (int c = at.team_rank + own * TEAM; c < Rows; c += others * TEAM) {
+        if (c == at.team_rank + own * TEAM) squares = total_of(mail, out, at, Rows);
+        const float total = total_of(mail, out, at, c);
+        if (threadIdx.x % 32 == 0)
+            out.mix[at.row * MIXES + c] = scaled(total, squares, STREAMS * D, w.mix_eps);
+    }
+}
+
+// ------------------------------------------------------------------------ step 3: groups of y
+
+// Four neighbouring gains of a lane.
+__device__ __forceinline__ Floats<4> gains_of(const float* gain, int group, int D) {
+    const int d = group * FP8_GROUP + (int)threadIdx.x % 32 * 4;
+    Floats<4> value = {};
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+        if (d + e < D) value.at[e] = gain[d + e];
+    return value;
+}
+
+// A group of y as its readers take it, by a warp: a lane has four neighbours.
+template <int Rows>
+__device__ __forceinline__ void finish_group(const Weights& w, const Written& out,
+                                             const Mail<Rows>& mail, const Place& at, int own,
+                                             const Floats<4>& gain, int D) {
+    const int lane = threadIdx.x % 32, group = at.team_rank + own * TEAM;
+    const int column = group * FP8_GROUP + lane * 4;
+    const i64 d = at.row * D + column;
+    const float squares = warp_sum(lane < NORM_WARPS ? mail.squares[lane] : 0.0f);
+    const float factor = 1.0f / sqrtf(squares / (float)D + w.norm_eps);
+    Floats<4> y = {};
+    if (column < D) y = load_floats<4>(&mail.y[own][lane * 4]);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) y.at[e] = gain.at[e] * (y.at[e] * factor);
+    if (column < D) store_floats(out.y + d, y);
+    if constexpr (!IS_EXIT<Rows>) {
+        float amax = FP8_FLOOR;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) amax = fmaxf(amax, finite_magnitude(y.at[e]));
+        const int k = fp8_exponent_of(warp_max_positive(amax));
+        const float inverse = exp2_of(-k);
+        u32 codes = 0, wide[2] = {};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            codes |= (u32)fp8_code(y.at[e], inverse) << 8 * e;
+            wide[e / 2] |= (u32)f32_to_bf16(y.at[e]) << 16 * (e % 2);
+        }
+        *(uint2*)(out.wide + d) = make_uint2(wide[0], wide[1]);
+        *(u32*)(out.codes + d) = codes;
+        if (lane == 0) out.scales[at.row * (D / FP8_GROUP) + group] = exp2_of(k);
+    }
+}
+
+// ------------------------------------------------------------------------ all steps
 
 // Whether this block is the last of its row to come here.
 __device__ __forceinline__ bool is_last(i32* ticket) {
     __shared__ bool last;
     __syncthreads();
-    if (threadIdx.x == NORM_THREADS) last = take_last_ticket(ticket, PARTS);
+    if (threadIdx.x == 0) last = take_last_ticket(ticket, CLUSTER);
     __syncthreads();
     return last;
 }
 
-// ------------------------------------------------------------------------ the last block of a row
-
-// Whether a head comes behind, and no sub-block: it takes one format, and has nothing to mix.
-template <int Rows>
-constexpr bool IS_EXIT = Rows == STREAMS;
-
-// A group of y as its readers take it, by a warp: a lane has four neighbours.
-__device__ __forceinline__ void store_group(const Written& row, const float* y, int group) {
-    const int d = group * FP8_GROUP + (int)threadIdx.x % 32 * 4;
-    const Floats<4> own = load_floats<4>(y + d);
-    float amax = FP8_FLOOR;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) amax = fmaxf(amax, finite_magnitude(own.at[e]));
-    const int k = fp8_exponent_of(warp_max_positive(amax));
-    const float inverse = exp2_of(-k);
-    u32 codes = 0, wide[2] = {};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        codes |= (u32)fp8_code(own.at[e], inverse) << 8 * e;
-        wide[e / 2] |= (u32)f32_to_bf16(own.at[e]) << 16 * (e % 2);
-    }
-    store_floats(row.y + d, own);
-    *(uint2*)(row.wide + d) = make_uint2(wide[0], wide[1]);
-    *(u32*)(row.codes + d) = codes;
-    if (threadIdx.x % 32 == 0) row.scales[group] = exp2_of(k);
-}
-
-// What other blocks wrote is read past L1, which may hold older bytes. row: of token t. tile: room for
-// the row's streams, which are there where they are gathered; then for y.
-template <int Rows>
-__device__ __forceinline__ void finish_row(const Streams& streams, const Weights& w,
-                                           const Written& row, const float* partial, float* tile,
-                                           i64 t, int D) {
-    constexpr int ROUNDS = (Rows + FUSED_WARPS) / FUSED_WARPS;
-    __shared__ float totals[Rows + 1], sums[WARPS], logits[Rows], gates[STREAMS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = STREAMS * D;
-    float parts[ROUNDS][PART_LOADS];
-#pragma unroll
-    for (int round = 0; round < ROUNDS; ++round)
-#pragma unroll
-        for (int i = 0; i < PART_LOADS; ++i) {
-            const int c = round * FUSED_WARPS + warp, part = 32 * i + lane;
-            parts[round][i] = c <= Rows && part < PARTS ? __ldcg(partial + c * PARTS + part) : 0.0f;
-        }
-    // All have their weights before they have their sums.
-    float gain[PER_THREAD];
-#pragma unroll
-    for (int q = 0; q < PER_THREAD; ++q) {
-        const int d = q * NORM_THREADS + threadIdx.x;
-        gain[q] = threadIdx.x < NORM_THREADS && d < D ? w.gain[d] : 0.0f;
-    }
-    float scale = 0.0f, base = 0.0f;
-    if (warp == WARPS && lane < STREAMS) scale = w.scale[0], base = w.base[lane];
-#pragma unroll
-    for (int round = 0; round < ROUNDS; ++round) {
-        const int c = round * FUSED_WARPS + warp;
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PART_LOADS; ++i) sum += parts[round][i];
-        sum = warp_sum(sum);
-        if (lane == 0 && c <= Rows) totals[c] = sum;
-    }
-    if (GATHER) cp_async_wait<0>();
-    __syncthreads();
-    if (warp == WARPS) {
-        for (int c = lane; c < Rows; c += 32)
-            logits[c] = scaled(totals[c], totals[Rows], count, w.mix_eps);
-        __syncwarp();
-        if (lane < STREAMS) gates[lane] = gate(logits[lane], scale, base) + w.eps;
-    }
-    __syncthreads();
-    float y[PER_THREAD];
-    if (warp == WARPS) {
-        if (!IS_EXIT<Rows>)
-            for (int c = lane; c < Rows; c += 32) row.mix[c] = logits[c];
-    } else {
-        float sum = 0.0f;
-#pragma unroll
-        for (int q = 0; q < PER_THREAD; ++q) {
-            const int d = q * NORM_THREADS + threadIdx.x;
-            y[q] = 0.0f;
-            if (d >= D) continue;
-            float v[STREAMS];
-            streams.column(tile, t, D, d, v);
-#pragma unroll
-            for (int m = 0; m < STREAMS; ++m) y[q] = fmaf(gates[m], v[m], y[q]);
-            sum = fmaf(y[q], y[q], sum);
-            if (IS_EXIT<Rows>) row.collapsed[d] = y[q];
-        }
-        sum = warp_sum(sum);
-        if (lane == 0) sums[warp] = sum;
-    }
-    __syncthreads();
-    if (warp < WARPS) {
-        const float squares = warp_sum(lane < WARPS ? sums[lane] : 0.0f);
-        const float factor = 1.0f / sqrtf(squares / (float)D + w.norm_eps);
-#pragma unroll
-        for (int q = 0; q < PER_THREAD; ++q) {
-            const int d = q * NORM_THREADS + threadIdx.x;
-            y[q] = gain[q] * (y[q] * factor);
-            if (d < D) (IS_EXIT<Rows> ? row.y : tile)[d] = y[q];
-        }
-    }
-    if (IS_EXIT<Rows>) return;
-    __syncthreads();
-    for (int group = warp; group < D / FP8_GROUP; group += FUSED_WARPS)
-        store_group(row, tile, group);
-}
-
+// streams: where the new ones lie in memory.
 template <int Rows, class Source>
-__device__ __forceinline__ void step(const Source& source, const Weights& w, const float* x,
-                                     Written out, float* partial, i32* ticket, int D) {
-    extern __shared__ __align__(16) float tile[];
+__device__ __forceinline__ void step(const Source& source, const Weights& w, const float* streams,
+                                     const Written& out, i32* ticket, int D) {
+    constexpr int FIRST = SUMS_EACH<Rows> < AHEAD ? SUMS_EACH<Rows> : AHEAD;
+    const int warp = (int)threadIdx.x / 32, count = STREAMS * D;
+    const int rank = CLUSTERED ? cluster_rank() : (int)blockIdx.x % CLUSTER;
+    const Place at = {(i64)(blockIdx.x / CLUSTER), rank, CLUSTERED ? rank : 0};
+    Mail<Rows>& mail = mail_room<Rows>();
     let_next_start();
-    const i64 t = blockIdx.x / PARTS;
-    prefetch_rest(w, blockIdx.x % PARTS, D);
-    leave_partial_sums<Rows>(source, w.fn, out.x, partial, t, blockIdx.x % PARTS, D);
-    if (!is_last(ticket + t)) return;
-    out.y += t * D;
-    if (IS_EXIT<Rows>) {
-        out.collapsed += t * D;
-    } else {
-        out.wide += t * D;
-        out.codes += t * D;
-        out.scales += t * (D / 128);
-        out.mix += t * MIXES;
+    Floats<4> ahead[FIRST][2] = {};
+#pragma unroll
+    for (int i = 0; i < FIRST; ++i) load_weights<Rows>(w.fn, at.rank, i, count, ahead[i]);
+    Floats<4> gain = {};
+    if (warp < GROUPS_EACH) gain = gains_of(w.gain, at.team_rank + warp * TEAM, D);
+    if (CLUSTERED) cluster_sync();  // all have begun
+    wait_for_previous();
+    make_streams<Rows>(source, out.x, mail, at, D);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < FIRST; ++i) leave_sum<Rows>(out, mail, at, i, count, ahead[i]);
+#pragma unroll 1
+    for (int i = FIRST; i < SUMS_EACH<Rows>; ++i) {
+        Floats<4> weights[2] = {};
+        load_weights<Rows>(w.fn, at.rank, i, count, weights);
+        leave_sum<Rows>(out, mail, at, i, count, weights);
     }
-    partial += t * (Rows + 1) * PARTS;
-    const Streams streams{x};
-    if (GATHER && threadIdx.x < NORM_THREADS) {
-        streams.fetch(tile, t, D, threadIdx.x, NORM_THREADS);
-        cp_async_commit();
+    if (CLUSTERED)
+        cluster_sync();
+    else if (!is_last(ticket + at.row))
+        return;
+    for (int own = warp; own < NORM_WARPS_EACH; own += WARPS<Rows>)
+        collapse<Rows>(w, out, mail, at, streams + at.row * count, own, D);
+    if (!IS_EXIT<Rows>) leave_mixes<Rows>(w, out, mail, at, D);
+    if (CLUSTERED)
+        cluster_sync();
+    else
+        __syncthreads();
+    for (int own = warp; own < GROUPS_EACH; own += WARPS<Rows>) {
+        const int group = at.team_rank + own * TEAM;
+        if (group * FP8_GROUP >= D) break;
+        if (own != warp) gain = gains_of(w.gain, group, D);
+        finish_group<Rows>(w, out, mail, at, own, gain, D);
     }
-    finish_row<Rows>(streams, w, out, partial, tile, t, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
+extern "C" __global__ void BLOCKS_OF_A_ROW __launch_bounds__(32 * WARPS<MIXES>, 1)
     hyper_step_open(const float* z, const float* x, const float* post, const float* comb,
                     const float* fn, const float* scale, const float* base, const float* gain,
                     float* x_next, float* mix, float* y, bf16* wide, u8* codes, float* scales,
                     float* partial, i32* ticket, i32 D, float mix_eps, float eps, float norm_eps) {
     step<MIXES>(AfterBlock{z, x, post, comb}, {fn, scale, base, gain, mix_eps, eps, norm_eps},
-                x_next, {x_next, nullptr, y, wide, codes, scales, mix}, partial, ticket, D);
+                x_next, {x_next, nullptr, y, wide, codes, scales, mix, partial}, ticket, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
+extern "C" __global__ void BLOCKS_OF_A_ROW __launch_bounds__(32 * WARPS<MIXES>, 1)
     hyper_step_streams(const float* x, const float* fn, const float* scale, const float* base,
                        const float* gain, float* mix, float* y, bf16* wide, u8* codes,
                        float* scales, float* partial, i32* ticket, i32 D, float mix_eps, float eps,
                        float norm_eps) {
     step<MIXES>(Streams{x}, {fn, scale, base, gain, mix_eps, eps, norm_eps}, x,
-                {nullptr, nullptr, y, wide, codes, scales, mix}, partial, ticket, D);
+                {nullptr, nullptr, y, wide, codes, scales, mix, partial}, ticket, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
+extern "C" __global__ void BLOCKS_OF_A_ROW __launch_bounds__(32 * WARPS<MIXES>, 1)
     hyper_step_entry(const bf16* table, const i32* tokens, const float* fn, const float* scale,
                      const float* base, const float* gain, float* x_next, float* mix, float* y,
                      bf16* wide, u8* codes, float* scales, float* partial, i32* ticket, i32 V,
                      i32 D, float mix_eps, float eps, float norm_eps) {
     step<MIXES>(Embedding{table, tokens, V}, {fn, scale, base, gain, mix_eps, eps, norm_eps},
-                x_next, {x_next, nullptr, y, wide, codes, scales, mix}, partial, ticket, D);
+                x_next, {x_next, nullptr, y, wide, codes, scales, mix, partial}, ticket, D);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FUSED_WARPS, RESIDENT)
+extern "C" __global__ void BLOCKS_OF_A_ROW __launch_bounds__(32 * WARPS<STREAMS>, 1)
     hyper_step_exit(const float* x, const float* fn, const float* scale, const float* base,
                     const float* gain, float* collapsed, float* y, float* partial, i32* ticket,
                     i32 D, float mix_eps, float eps, float norm_eps) {
     step<STREAMS>(Streams{x}, {fn, scale, base, gain, mix_eps, eps, norm_eps}, x,
-                  {nullptr, collapsed, y, nullptr, nullptr, nullptr, nullptr}, partial, ticket, D);
+                  {nullptr, collapsed, y, nullptr, nullptr, nullptr, nullptr, partial}, ticket, D);
 }

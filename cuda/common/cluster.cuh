@@ -5,14 +5,16 @@
 // behind __syncthreads. Nothing may be put before the first one, for a block may not have begun, nor
 // behind the last one of the block that is to receive it.
 //
-// From sm_90 on; cards below have no clusters.
+// Sixteen blocks are what sm_90 and sm_100 take. For other cards a kernel needs another way
+// (HAS_CLUSTERS 0).
 #pragma once
 
 #include "common/types.cuh"
 
 #ifndef DSV4_HOST
 
-#if __CUDA_ARCH__ >= 900
+#define HAS_CLUSTERS (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+#if HAS_CLUSTERS
 #define CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 
 // This block's place in its cluster.
@@ -35,10 +37,15 @@ __device__ __forceinline__ void put(float* own, int rank, float value) {
         : "r"((u32)__cvta_generic_to_shared(own)), "r"(rank));
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
 }
+#else
+__device__ __forceinline__ int cluster_rank() { return 0; }
+__device__ __forceinline__ void cluster_sync() {}
+__device__ __forceinline__ void put(float*, int, float) {}
 #endif
 
 #else
 
+#define HAS_CLUSTERS 1
 #define CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 
 __device__ __forceinline__ int cluster_rank() { return host::cluster_rank(); }

@@ -1,15 +1,9 @@
-// Where the residual streams of a token come from: element by element for a product, and column by
-// column for their collapse.
+// Where the residual streams of a token come from, element by element.
 //
-// For columns a row's streams can be fetched to shared memory before: `fetch` starts the copies, thread
-// `thread` of `threads` its share; rows start on 16 bytes then. `column` reads there when GATHER is not
-// 0.
-//
-// Build constants: STREAMS, GATHER.
+// Build constants: STREAMS.
 #pragma once
 
 #include "common/convert.cuh"
-#include "common/copy.cuh"
 #include "common/math.cuh"
 
 // Which stream element k of a row is in: a few comparisons, no division.
@@ -20,23 +14,12 @@ __device__ __forceinline__ int stream_of(int k, int D) {
     return m;
 }
 
-// Streams that lie in memory; as other blocks of the same launch may have written them.
+// Streams that lie in memory.
 struct Streams {
     const float* x;
 
     __device__ __forceinline__ float element(i64 t, int D, int k) const {
         return x[t * STREAMS * D + k];
-    }
-    __device__ __forceinline__ void fetch(float* tile, i64 t, int D, int thread,
-                                          int threads) const {
-        const float* const from = x + t * STREAMS * D;
-        for (int i = 4 * thread; i < STREAMS * D; i += 4 * threads) cp_async16(tile + i, from + i);
-    }
-    __device__ __forceinline__ void column(const float* tile, i64 t, int D, int d,
-                                           float (&v)[STREAMS]) const {
-#pragma unroll
-        for (int m = 0; m < STREAMS; ++m)
-            v[m] = GATHER == 0 ? __ldcg(x + (t * STREAMS + m) * D + d) : tile[m * D + d];
     }
 };
 

@@ -31,13 +31,14 @@ from dsv4.spec import (
 
 _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
-_ROOM = 80 << 10  # shared memory for streams: two blocks on a multiprocessor, or one on a small one
+_GROUP = 128
+_CLUSTER = 16  # blocks of a row, at most; what sm_90 and sm_100 take
 
 _REQUIRES = (
     Require("M <= 8", because="a row's streams are unrolled"),
     Require("D % 8 == 0", because="a lane takes 8 consecutive elements of one stream"),
     Require("M*D <= 65536", because="a row has at most 256 parts of 256 elements"),
-    Require("D <= 8192", because="a thread of the last block keeps at most 16 columns"),
+    Require("D <= 8192", because="a lane has at most 16 columns"),
     Require("eps > 0", because="a column of zeros would divide by zero"),
 )
 
@@ -49,27 +50,33 @@ def _counted(terms: str = "") -> Within:
     return Within("dot", terms=terms, because=_DERIVED)
 
 
-def _gathered_bytes(s: Shape) -> int:
-    """Shared memory for the streams of a row; 0 where its last block reads them in place."""
-    size_bytes = int(4 * s.M * s.D)
-    return size_bytes if size_bytes <= _ROOM else 0
-
-
 def _constants(s: Shape) -> Mapping[str, int]:
+    parts = int(-(-s.M * s.D // 256))
     return dict(
         STREAMS=s.M,
-        PARTS=_parts(s),
+        PARTS=parts,
         PER_THREAD=-(-s.D // _NORM_THREADS),
-        GATHER=int(_gathered_bytes(s) > 0),
+        CLUSTER=max(size for size in (1, 2, 4, 8, _CLUSTER) if size <= parts),
     )
 
 
-def _geometry(s: Shape) -> Geometry:
-    return Geometry(s.T * _parts(s), _NORM_THREADS + 32, _gathered_bytes(s) or 4 * s.D)
+def _geometry(s: Shape, sums: int) -> Geometry:
+    """A cluster a row. A warp has one of the sums, or several where there are more than 32."""
+    c = _constants(s)
+    warps = max(8, -(-sums // -(-sums // 32)))
+    room = max(_mail_bytes(c, sums, team) for team in (1, c["CLUSTER"]))
+    return Geometry(s.T * c["CLUSTER"], 32 * warps, room, cluster=c["CLUSTER"])
 
 
-def _parts(s: Shape) -> int:
-    return int(-(-s.M * s.D // 256))
+def _mail_bytes(c: Mapping[str, int], sums: int, team: int) -> int:
+    """Shared memory of a block that finishes a row with team - 1 others."""
+    together = team > 1 or c["CLUSTER"] == 1
+    kept = sums * c["PARTS"] if together else sums
+    warps = -(-_NORM_THREADS // 32 // team) if together else 1
+    columns = warps * c["PER_THREAD"] * c["STREAMS"] * 32
+    groups = -(-c["PER_THREAD"] * (_NORM_THREADS // _GROUP) // team)
+    own = 256 * -(-c["PARTS"] // c["CLUSTER"])
+    return 4 * (kept + columns + 16 + groups * _GROUP + own) + 2 * 16
 
 
 def _weights(mixes: str, scales: str) -> list[Arg]:
@@ -139,13 +146,13 @@ def _kernel(
     return kernel(
         name=name,
         family="hyper_step",
-        reads_early=("fn",),
+        reads_early=("fn", "gain"),
         starts_early=True,
         summary=summary,
         args=every,
         requires=_REQUIRES,
         constants=_constants,
-        geometry=_geometry,
+        geometry=lambda s: _geometry(s, int(evaluate(mixes, s)) + 1),
         contract={n: _PROMISES[n] for n in outputs},
         work=lambda s: _work(s, evaluate(mixes, s), moved),
         batch_invariant="T",
