@@ -18,16 +18,16 @@
 //   mix f32 [T, C]    y f32 [T, D]    wide bf16 [T, D]    codes e4m3 [T, D]    scales f32 [T, D / 128]
 //   partial f32 [T, C + 1, ceil(M D / 256)]: sums of fn with 256 elements of a row; last, of squares
 //
-// Sums are those of the kernels named. A cluster of CLUSTER blocks has a row, in three steps with a
-// cluster_sync between:
+// Sums are those of the kernels named. A cluster of CLUSTER blocks has a row, in three steps; blocks send
+// each other what the next step takes:
 //
 //   1. A block makes every CLUSTER-th part of the streams, 256 elements each, and multiplies it with
-//      its columns of fn, which it asks for before it waits for the kernel before. The sums go to all
-//      blocks, the elements to those that have their columns in step 2.
+//      its columns of fn, which it asks for before it waits for the kernel before. The sums go to the
+//      blocks that take them, the elements to those that have their columns in step 2.
 //   2. In the order of rms_norm a row's columns are those of 16 warps: warp w has d with
 //      d % 512 / 32 = w, lane by lane. A block has every CLUSTER-th of them: it finds the gates, as every
 //      other one does, collapses its columns, and adds their squares. The squares go to all blocks, y to
-//      the one that has its group in step 3.
+//      the one that has its group in step 3. Of the mixes it leaves every CLUSTER-th.
 //   3. A block has every CLUSTER-th group of 128 columns of y, norms it and puts it on its grid.
 //
 // On cards without clusters of that size (CLUSTERED 0) every block leaves its sums in `partial`, and one
@@ -57,22 +57,18 @@ constexpr int NORM_THREADS = 32 * NORM_WARPS;
 constexpr int FP8_GROUP = 128;                               // columns
 constexpr int PARTS_EACH = (PARTS + CLUSTER - 1) / CLUSTER;  // of a block
 constexpr int TEAM = CLUSTERED ? CLUSTER : 1;                // blocks of steps 2 and 3
-constexpr int NORM_WARPS_EACH = (NORM_WARPS + TEAM - 1) / TEAM;
+constexpr int NORM_WARPS_EACH = NORM_WARPS / TEAM;
 constexpr int GROUPS_EACH = (4 * PER_THREAD + TEAM - 1) / TEAM;
-// Weights of a lane on their way before the wait, by eight: the registers that so many threads have.
-constexpr int AHEAD = 4;
+static_assert(NORM_WARPS % CLUSTER == 0, "blocks have equally many of rms_norm's warps");
 
+constexpr int MOST_WARPS = 25;  // of 80 registers
 // Sums of a warp, of each part, and warps, where a product has that many rows of fn.
 template <int Rows>
-constexpr int ROUNDS = (Rows + 32) / 32;
+constexpr int ROUNDS = (Rows + MOST_WARPS) / MOST_WARPS;
 template <int Rows>
 constexpr int WARPS = (Rows + ROUNDS<Rows>) / ROUNDS<Rows> < 8
                           ? 8
                           : (Rows + ROUNDS<Rows>) / ROUNDS<Rows>;
-// Those that wait for weights: of every round and part of the block.
-template <int Rows>
-constexpr int SUMS_EACH = ROUNDS<Rows> * PARTS_EACH;
-
 // Whether a head comes behind, and no sub-block: it takes one format, and has nothing to mix.
 template <int Rows>
 constexpr bool IS_EXIT = Rows == STREAMS;
@@ -88,15 +84,19 @@ struct Written {
     float *scales, *mix, *partial;
 };
 
-// What the blocks of a cluster put into each other's memory.
+// What the blocks of a cluster send each other.
+constexpr int LETTER = 4;                                         // parts
+constexpr int LETTERS_EACH = (PARTS_EACH + LETTER - 1) / LETTER;  // of a block, for a sum
 template <int Rows>
 struct Mail {
-    float sums[Rows + 1][CLUSTERED ? PARTS : 1];
-    float columns[CLUSTERED ? NORM_WARPS_EACH : 1][PER_THREAD][STREAMS][32];
-    float squares[NORM_WARPS];
+    Inbox first, second;  // of step 1; of step 2
+    alignas(16) float sums[Rows + 1][CLUSTERED ? CLUSTER : 1][LETTERS_EACH * LETTER];
+    alignas(16) float columns[CLUSTERED ? NORM_WARPS_EACH : 1][PER_THREAD][STREAMS][32];
     alignas(16) float y[GROUPS_EACH][FP8_GROUP];
+    float squares[NORM_WARPS];
     // Of the block's own.
-    alignas(16) float fresh[PARTS_EACH][STEP];
+    alignas(16) float fresh[LETTERS_EACH * LETTER][STEP];
+    alignas(16) float collapsed[NORM_WARPS_EACH][PER_THREAD][32];
 };
 
 template <int Rows>
@@ -113,66 +113,77 @@ struct Place {
 
 // ------------------------------------------------------------------------ step 1: streams and sums
 
-// Sum i of a warp, rounds and parts of the block counted together: which part of the block, which sum.
-__device__ __forceinline__ int own_part(int i) { return i % PARTS_EACH; }
-template <int Rows>
-__device__ __forceinline__ int own_sum(int i) {
-    return i / PARTS_EACH * WARPS<Rows> + (int)threadIdx.x / 32;
-}
-
 __device__ __forceinline__ int part_of(int rank, int own) { return rank + own * CLUSTER; }
 
-template <int Rows>
-__device__ __forceinline__ void load_weights(const float* fn, int rank, int i, int count,
-                                             Floats<4> (&weights)[2]) {
-    const int c = own_sum<Rows>(i);
-    const int k = part_of(rank, own_part(i)) * STEP + (int)threadIdx.x % 32 * LANE_ELEMENTS;
-    if (c >= Rows || k >= count) return;
-    weights[0] = load_floats<4>(fn + (i64)c * count + k);
-    weights[1] = load_floats<4>(fn + (i64)c * count + k + 4);
-}
+// What a lane multiplies with row c of fn: its weights in LETTER parts of the block from `first` on.
+using Columns = Floats<4>[LETTER][2];
 
-template <int Rows>
-__device__ __forceinline__ void leave_sum(const Written& out, Mail<Rows>& mail, const Place& at,
-                                          int i, int count, const Floats<4> (&weights)[2]) {
-    const int c = own_sum<Rows>(i), own = own_part(i);
-    const int part = part_of(at.rank, own), lane = threadIdx.x % 32;
-    if (c > Rows || part >= PARTS) return;
-    Floats<4> v[2] = {};
-    if (part * STEP + lane * LANE_ELEMENTS < count) {
-        v[0] = load_floats<4>(mail.fresh[own] + lane * LANE_ELEMENTS);
-        v[1] = load_floats<4>(mail.fresh[own] + lane * LANE_ELEMENTS + 4);
-    }
-    float sum = 0.0f;
-    // Lanes past the end multiply zeros, which leaves their +0 as it is.
+__device__ __forceinline__ void load_columns(const float* fn, int c, int rows, int rank, int first,
+                                             int count, Columns& weights) {
 #pragma unroll
-    for (int e = 0; e < LANE_ELEMENTS; ++e) {
-        const float value = v[e / 4].at[e % 4];
-        sum = fmaf(c < Rows ? weights[e / 4].at[e % 4] : value, value, sum);
+    for (int i = 0; i < LETTER; ++i) {
+        const int k = part_of(rank, first + i) * STEP + (int)threadIdx.x % 32 * LANE_ELEMENTS;
+        if (c >= rows || k >= count) continue;
+        weights[i][0] = load_floats<4>(fn + (i64)c * count + k);
+        weights[i][1] = load_floats<4>(fn + (i64)c * count + k + 4);
     }
-    sum = warp_sum(sum);
-    if (lane == 0) out.partial[(at.row * (Rows + 1) + c) * PARTS + part] = sum;
-    if (CLUSTERED && lane < CLUSTER) put(&mail.sums[c][part], lane, sum);
 }
 
 // The streams go to x unless that is null.
 template <int Rows, class Source>
 __device__ __forceinline__ void make_streams(const Source& source, float* x, Mail<Rows>& mail,
                                              const Place& at, int D) {
-    constexpr int THREADS = 32 * WARPS<Rows>;
+    constexpr int QUADS = PARTS_EACH * STEP / 4;
     const int count = STREAMS * D;
 #pragma unroll
-    for (int first = 0; first < PARTS_EACH * STEP; first += THREADS) {
-        const int i = first + (int)threadIdx.x;
-        const int k = part_of(at.rank, i / STEP) * STEP + i % STEP;
-        if (i >= PARTS_EACH * STEP || k >= count) continue;
-        const float value = source.element(at.row, D, k);
-        mail.fresh[i / STEP][i % STEP] = value;
-        if (x != nullptr) x[at.row * count + k] = value;
-        if (!CLUSTERED) continue;
+    for (int first = 0; first < QUADS; first += 32 * WARPS<Rows>) {
+        const int i = 4 * (first + (int)threadIdx.x), own = i / STEP;
+        const int k = part_of(at.rank, own) * STEP + i % STEP;
+        if (own >= PARTS_EACH || k >= count) continue;
         const int m = stream_of(k, D), d = k - m * D, warp = d % NORM_THREADS / 32;
-        put(&mail.columns[warp / TEAM][d / NORM_THREADS][m][d % 32], warp % TEAM, value);
+        const Floats<4> four = source.four(at.row, D, m, d);
+        store_floats(mail.fresh[own] + i % STEP, four);
+        if (x != nullptr) store_floats(x + at.row * count + k, four);
+        if (CLUSTERED)
+            send(mail.first, &mail.columns[warp / TEAM][d / NORM_THREADS][m][d % 32], warp % TEAM,
+                 four.at);
     }
+}
+
+// Whether a block takes sum c: all take those of the gates and the squares, one the others.
+template <int Rows>
+__device__ __forceinline__ bool takes(int rank, int c) {
+    return c < STREAMS || c == Rows || c % TEAM == rank;
+}
+
+// Sum c of LETTER parts of the block, from `first` on, by a warp, to the blocks that take it.
+template <int Rows>
+__device__ __forceinline__ void leave_sums(const Written& out, Mail<Rows>& mail, const Place& at,
+                                           int c, int first, int count, const Columns& weights) {
+    const int lane = threadIdx.x % 32;
+    float* const to = out.partial + (at.row * (Rows + 1) + c) * PARTS;
+    float sums[LETTER];
+#pragma unroll
+    for (int i = 0; i < LETTER; ++i) {
+        const int part = part_of(at.rank, first + i);
+        Floats<4> v[2] = {};
+        if (part * STEP + lane * LANE_ELEMENTS < count) {
+            v[0] = load_floats<4>(mail.fresh[first + i] + lane * LANE_ELEMENTS);
+            v[1] = load_floats<4>(mail.fresh[first + i] + lane * LANE_ELEMENTS + 4);
+        }
+        float sum = 0.0f;
+        // Lanes past the end multiply zeros, which leaves their +0 as it is.
+#pragma unroll
+        for (int e = 0; e < LANE_ELEMENTS; ++e) {
+            const float value = v[e / 4].at[e % 4];
+            sum = fmaf(c < Rows ? weights[i][e / 4].at[e % 4] : value, value, sum);
+        }
+        sums[i] = warp_sum(sum);
+        if (lane == 0 && part < PARTS) to[part] = sums[i];
+    }
+    if constexpr (CLUSTERED)
+        if (lane < CLUSTER && takes<Rows>(lane, c))
+            send(mail.first, mail.sums[c][at.rank] + first, lane, sums);
 }
 
 // ------------------------------------------------------------------------ step 2: gates and columns
@@ -187,66 +198,95 @@ __device__ __forceinline__ float total_of(const Mail<Rows>& mail, const Written&
 #pragma unroll
     for (int first = 0; first < PARTS; first += 32) {
         const int part = first + (int)threadIdx.x % 32;
-        if (part < PARTS) sum += CLUSTERED ? mail.sums[c][part] : __ldcg(from + part);
+        if (part < PARTS)
+            sum += CLUSTERED ? mail.sums[c][part % CLUSTER][part / CLUSTER] : __ldcg(from + part);
     }
     return warp_sum(sum);
 }
 
-// The columns of one of rms_norm's warps. x: the row's streams where they lie in memory.
+// What a lane makes the gate of its stream with.
+struct GateWeights {
+    float scale, base;
+
+    static __device__ __forceinline__ GateWeights of(const Weights& w) {
+        const int lane = threadIdx.x % 32;
+        return {w.scale[0], lane < STREAMS ? w.base[lane] : 0.0f};
+    }
+};
+
+// The gates of a row, on every lane.
 template <int Rows>
-__device__ __forceinline__ void collapse(const Weights& w, const Written& out, Mail<Rows>& mail,
-                                         const Place& at, const float* x, int own, int D) {
-    const int lane = threadIdx.x % 32, norm_warp = at.team_rank + own * TEAM;
-    if (norm_warp >= NORM_WARPS) return;
+__device__ __forceinline__ void gates_of(const Weights& w, const GateWeights& mine,
+                                         const Written& out, const Mail<Rows>& mail,
+                                         const Place& at, int count, float (&gates)[STREAMS]) {
+    const int lane = threadIdx.x % 32;
     const float squares = total_of(mail, out, at, Rows);
-    float logit = 0.0f;
+    float own = 0.0f;
 #pragma unroll
     for (int m = 0; m < STREAMS; ++m) {
         const float total = total_of(mail, out, at, m);
-        if (lane == m) logit = scaled(total, squares, STREAMS * D, w.mix_eps);
+        if (lane == m) own = total;
     }
+    own = gate(scaled(own, squares, count, w.mix_eps), mine.scale, mine.base) + w.eps;
+#pragma unroll
+    for (int m = 0; m < STREAMS; ++m) gates[m] = __shfl_sync(FULL_WARP, own, m);
+}
+
+// The columns of one of rms_norm's warps. x: the row's streams where they lie in memory.
+template <int Rows>
+__device__ __forceinline__ void collapse(const Weights& w, const GateWeights& mine,
+                                         const Written& out, Mail<Rows>& mail, const Place& at,
+                                         const float* x, int own, int D) {
+    const int lane = threadIdx.x % 32, norm_warp = at.team_rank + own * TEAM;
     float gates[STREAMS];
-    const float mine = lane < STREAMS ? gate(logit, w.scale[0], w.base[lane]) + w.eps : 0.0f;
-#pragma unroll
-    for (int m = 0; m < STREAMS; ++m) gates[m] = __shfl_sync(FULL_WARP, mine, m);
+    gates_of(w, mine, out, mail, at, STREAMS * D, gates);
     float sum = 0.0f;
-#pragma unroll
+#pragma unroll(PER_THREAD > 8 ? 4 : 8)
     for (int q = 0; q < PER_THREAD; ++q) {
-        const int d = q * NORM_THREADS + norm_warp * 32 + lane, group = d / FP8_GROUP;
+        const int d = q * NORM_THREADS + norm_warp * 32 + lane;
         if (d >= D) continue;
         float y = 0.0f;
 #pragma unroll
-        for (int m = 0; m < STREAMS; ++m)
-            y = fmaf(gates[m],
-                     CLUSTERED ? mail.columns[own][q][m][lane] : __ldcg(x + (i64)m * D + d), y);
+        for (int m = 0; m < STREAMS; ++m) {
+            const float v = CLUSTERED ? mail.columns[own][q][m][lane] : __ldcg(x + (i64)m * D + d);
+            y = fmaf(gates[m], v, y);
+        }
         sum = fmaf(y, y, sum);
+        mail.collapsed[own][q][lane] = y;
         if (IS_EXIT<Rows>) out.collapsed[at.row * D + d] = y;
-        float* const to = &mail.y[group / TEAM][d % FP8_GROUP];
-        if (CLUSTERED)
-            put(to, group % TEAM, y);
-        else
-            *to = y;
     }
     sum = warp_sum(sum);
-    float* const to = &mail.squares[norm_warp];
-    if (CLUSTERED && lane < CLUSTER) put(to, lane, sum);
-    if (!CLUSTERED && lane == 0) *to = sum;
+    float* const squares = &mail.squares[norm_warp];
+    if (CLUSTERED && lane < CLUSTER) send(mail.second, squares, lane, sum);
+    if (!CLUSTERED && lane == 0) *squares = sum;
+    __syncwarp();
+#pragma unroll
+    for (int first = 0; first < PER_THREAD * 8; first += 32) {
+        const int i = first + lane, q = i / 8;
+        const int d = q * NORM_THREADS + norm_warp * 32 + i % 8 * 4, group = d / FP8_GROUP;
+        if (q >= PER_THREAD || d >= D) continue;
+        const Floats<4> four = load_floats<4>(mail.collapsed[own][q] + i % 8 * 4);
+        float* const to = mail.y[group / TEAM] + d % FP8_GROUP;
+        if (CLUSTERED)
+            send(mail.second, to, group % TEAM, four.at);
+        else
+            store_floats(to, four);
+    }
 }
 
 // Scaled mixes, every TEAM-th, by the warps behind those that collapse.
 template <int Rows>
 __device__ __forceinline__ void leave_mixes(const Weights& w, const Written& out,
-                                            const Mail<Rows>& mail, const Place& at, int D) {
-    const int warp = (int)threadIdx.x / 32;
-    const int others = max(1, WARPS<Rows> - NORM_WARPS_EACH);
-    const int own = warp - (WARPS<Rows> - others);
-    if (own < 0) return;
-    float squares = 0.0f;
-    for (int c = at.team_rank + own * TEAM; c < Rows; c += others * TEAM) {
-        if (c == at.team_rank + own * TEAM) squares = total_of(mail, out, at, Rows);
+                                            const Mail<Rows>& mail, const Place& at, int count) {
+    constexpr int OTHERS = WARPS<Rows> > NORM_WARPS_EACH ? WARPS<Rows> - NORM_WARPS_EACH : 1;
+    const int own = (int)threadIdx.x / 32 - (WARPS<Rows> - OTHERS);
+    const int first = at.team_rank + own * TEAM;
+    if (own < 0 || first >= Rows) return;
+    const float squares = total_of(mail, out, at, Rows);
+    for (int c = first; c < Rows; c += OTHERS * TEAM) {
         const float total = total_of(mail, out, at, c);
         if (threadIdx.x % 32 == 0)
-            out.mix[at.row * MIXES + c] = scaled(total, squares, STREAMS * D, w.mix_eps);
+            out.mix[at.row * MIXES + c] = scaled(total, squares, count, w.mix_eps);
     }
 }
 
@@ -306,49 +346,74 @@ __device__ __forceinline__ bool is_last(i32* ticket) {
     return last;
 }
 
+// Of D elements in chunks that are dealt to the blocks in turn, period by period, how many a block has.
+__device__ __forceinline__ int dealt(int D, int chunk, int period, int rank) {
+    if (D % period == 0) return D / TEAM;
+    int count = 0;
+    for (int first = 0; first < D; first += period)
+        for (int d = first + rank * chunk; d < min(D, first + period); d += TEAM * chunk)
+            count += min(chunk, D - d);
+    return count;
+}
+
+// Bytes that come for step 2, and for step 3.
+template <int Rows>
+__device__ __forceinline__ void open_inboxes(Mail<Rows>& mail, int rank, int D) {
+    int sums = 0;
+#pragma unroll
+    for (int c = 0; c <= Rows; ++c) sums += takes<Rows>(rank, c);
+    const int columns = dealt(D, 32, NORM_THREADS, rank);
+    open_inbox(mail.first, 4 * (LETTER * LETTERS_EACH * CLUSTER * sums + STREAMS * columns));
+    open_inbox(mail.second, 4 * (NORM_WARPS + dealt(D, FP8_GROUP, TEAM * FP8_GROUP, rank)));
+}
+
 // streams: where the new ones lie in memory.
 template <int Rows, class Source>
 __device__ __forceinline__ void step(const Source& source, const Weights& w, const float* streams,
                                      const Written& out, i32* ticket, int D) {
-    constexpr int FIRST = SUMS_EACH<Rows> < AHEAD ? SUMS_EACH<Rows> : AHEAD;
     const int warp = (int)threadIdx.x / 32, count = STREAMS * D;
     const int rank = CLUSTERED ? cluster_rank() : (int)blockIdx.x % CLUSTER;
     const Place at = {(i64)(blockIdx.x / CLUSTER), rank, CLUSTERED ? rank : 0};
     Mail<Rows>& mail = mail_room<Rows>();
     let_next_start();
-    Floats<4> ahead[FIRST][2] = {};
-#pragma unroll
-    for (int i = 0; i < FIRST; ++i) load_weights<Rows>(w.fn, at.rank, i, count, ahead[i]);
+    if (CLUSTERED) {
+        if (threadIdx.x == 0) open_inboxes(mail, rank, D);
+        enter_cluster();
+    }
+    Columns ahead = {};
+    load_columns(w.fn, warp, Rows, rank, 0, count, ahead);
     Floats<4> gain = {};
     if (warp < GROUPS_EACH) gain = gains_of(w.gain, at.team_rank + warp * TEAM, D);
-    if (CLUSTERED) cluster_sync();  // all have begun
+    const GateWeights gate_weights = GateWeights::of(w);
+    if (CLUSTERED) await_cluster();
     wait_for_previous();
     make_streams<Rows>(source, out.x, mail, at, D);
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < FIRST; ++i) leave_sum<Rows>(out, mail, at, i, count, ahead[i]);
+    if (warp <= Rows) leave_sums(out, mail, at, warp, 0, count, ahead);
 #pragma unroll 1
-    for (int i = FIRST; i < SUMS_EACH<Rows>; ++i) {
-        Floats<4> weights[2] = {};
-        load_weights<Rows>(w.fn, at.rank, i, count, weights);
-        leave_sum<Rows>(out, mail, at, i, count, weights);
+    for (int i = 1; i < ROUNDS<Rows> * LETTERS_EACH; ++i) {
+        const int c = i / LETTERS_EACH * WARPS<Rows> + warp, first = i % LETTERS_EACH * LETTER;
+        if (c > Rows) break;
+        Columns weights = {};
+        load_columns(w.fn, c, Rows, rank, first, count, weights);
+        leave_sums(out, mail, at, c, first, count, weights);
     }
     if (CLUSTERED)
-        cluster_sync();
+        await_mail(mail.first);
     else if (!is_last(ticket + at.row))
         return;
     for (int own = warp; own < NORM_WARPS_EACH; own += WARPS<Rows>)
-        collapse<Rows>(w, out, mail, at, streams + at.row * count, own, D);
-    if (!IS_EXIT<Rows>) leave_mixes<Rows>(w, out, mail, at, D);
+        collapse(w, gate_weights, out, mail, at, streams + at.row * count, own, D);
+    if (!IS_EXIT<Rows>) leave_mixes(w, out, mail, at, count);
     if (CLUSTERED)
-        cluster_sync();
+        await_mail(mail.second);
     else
         __syncthreads();
     for (int own = warp; own < GROUPS_EACH; own += WARPS<Rows>) {
         const int group = at.team_rank + own * TEAM;
         if (group * FP8_GROUP >= D) break;
         if (own != warp) gain = gains_of(w.gain, group, D);
-        finish_group<Rows>(w, out, mail, at, own, gain, D);
+        finish_group(w, out, mail, at, own, gain, D);
     }
 }
 

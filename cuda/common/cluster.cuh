@@ -1,9 +1,16 @@
 // Clusters: neighbouring blocks of a grid that run together and write into each other's shared memory.
 //
-// A kernel says how many with __cluster_dims__, and its declaration's geometry the same number. Every
-// thread of a cluster comes to every cluster_sync: what was put before it is there behind it, as
-// behind __syncthreads. Nothing may be put before the first one, for a block may not have begun, nor
-// behind the last one of the block that is to receive it.
+// A kernel says how many with CLUSTER_OF, and its declaration's geometry the same number. Blocks send each
+// other letters: stores of which the receiver counts the bytes. So a block waits for what it needs and for
+// nothing else; a cluster's barrier would also wait until all that was written to memory is there.
+//
+//   open_inbox        by one thread: how many bytes will come, in all
+//   enter_cluster, await_cluster   every thread calls both; then every inbox is open
+//   send              stores values where block `rank` has what this block has at `own`, and counts them
+//                     in its inbox. A place is written once in a launch, for no sender knows when it is
+//                     read.
+//   await_mail        every thread calls it, in all blocks, inbox after inbox in the same order; then all
+//                     bytes are there. A block ends behind its last one. It orders nothing else.
 //
 // Sixteen blocks are what sm_90 and sm_100 take. For other cards a kernel needs another way
 // (HAS_CLUSTERS 0).
@@ -14,6 +21,11 @@
 #ifndef DSV4_HOST
 
 #define HAS_CLUSTERS (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+
+struct Inbox {
+    u64 barrier;
+};
+
 #if HAS_CLUSTERS
 #define CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 
@@ -24,23 +36,62 @@ __device__ __forceinline__ int cluster_rank() {
     return rank;
 }
 
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+__device__ __forceinline__ u32 shared_address(const void* own) {
+    return (u32)__cvta_generic_to_shared(own);
+}
+__device__ __forceinline__ u32 address_in(const void* own, int rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(own)), "r"(rank));
+    return there;
 }
 
-// Stores a value where block `rank` has what this block has at `own`, in shared memory.
-__device__ __forceinline__ void put(float* own, int rank, float value) {
-    u32 there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(there)
-        : "r"((u32)__cvta_generic_to_shared(own)), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+__device__ __forceinline__ void open_inbox(Inbox& own, u32 bytes) {
+    const u32 box = shared_address(&own);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(box) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(box), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void enter_cluster() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void await_cluster() {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void send(Inbox& box, float* own, int rank, float value) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+                     address_in(own, rank)),
+                 "f"(value), "r"(address_in(&box, rank))
+                 : "memory");
+}
+__device__ __forceinline__ void send(Inbox& box, float* own, int rank, const float (&value)[4]) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+        "[%5];" ::"r"(address_in(own, rank)),
+        "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3]), "r"(address_in(&box, rank))
+        : "memory");
+}
+
+__device__ __forceinline__ void await_mail(const Inbox& own) {
+    asm volatile(
+        "{\n\t"
+        ".reg .pred there;\n"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], 0;\n\t"
+        "@!there bra again;\n\t"
+        "}" ::"r"(shared_address(&own))
+        : "memory");
 }
 #else
+#define CLUSTER_OF(blocks)
 __device__ __forceinline__ int cluster_rank() { return 0; }
-__device__ __forceinline__ void cluster_sync() {}
-__device__ __forceinline__ void put(float*, int, float) {}
+__device__ __forceinline__ void open_inbox(Inbox&, u32) {}
+__device__ __forceinline__ void enter_cluster() {}
+__device__ __forceinline__ void await_cluster() {}
+template <class Value>
+__device__ __forceinline__ void send(Inbox&, float*, int, const Value&) {}
+__device__ __forceinline__ void await_mail(const Inbox&) {}
 #endif
 
 #else
@@ -48,14 +99,26 @@ __device__ __forceinline__ void put(float*, int, float) {}
 #define HAS_CLUSTERS 1
 #define CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 
-__device__ __forceinline__ int cluster_rank() { return host::cluster_rank(); }
+using host::Inbox;
 
-HOST_COLLECTIVE __device__ __forceinline__ void cluster_sync(HOST_SITE_PARAMETERS) {
+__device__ __forceinline__ int cluster_rank() { return host::cluster_rank(); }
+__device__ __forceinline__ void open_inbox(Inbox& own, u32 bytes) { host::open_inbox(&own, bytes); }
+__device__ __forceinline__ void enter_cluster() {}
+HOST_COLLECTIVE __device__ __forceinline__ void await_cluster(HOST_SITE_PARAMETERS) {
     host::cluster_barrier(file, line);
 }
-
-__device__ __forceinline__ void put(float* own, int rank, float value, HOST_SITE_PARAMETERS) {
-    *static_cast<float*>(host::shared_of(own, rank, file, line)) = value;
+__device__ __forceinline__ void send(Inbox& box, float* own, int rank, float value,
+                                     HOST_SITE_PARAMETERS) {
+    *static_cast<float*>(host::letter_to(&box, own, rank, 4, file, line)) = value;
+}
+__device__ __forceinline__ void send(Inbox& box, float* own, int rank, const float (&value)[4],
+                                     HOST_SITE_PARAMETERS) {
+    float* const there = static_cast<float*>(host::letter_to(&box, own, rank, 16, file, line));
+    host::require_aligned16(there);
+    for (int i = 0; i < 4; ++i) there[i] = value[i];
+}
+HOST_COLLECTIVE __device__ __forceinline__ void await_mail(const Inbox& own, HOST_SITE_PARAMETERS) {
+    host::await_mail(&own, file, line);
 }
 
 #endif

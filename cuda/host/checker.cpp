@@ -6,6 +6,7 @@
 //   - Two accesses of one cell by different threads, one of them a write and not both atomic, must
 //     be ordered (order.cpp).
 //   - Shared memory of the cluster's other blocks: behind a first cluster barrier, while they live.
+//     Mail: to a place that nothing was written to.
 //   - A dependent launch: nothing but steady arguments before wait_for_previous, which some thread of
 //     every block calls.
 //   - Collectives: the whole block, or every live lane of the mask, at one line.
@@ -141,7 +142,7 @@ uint32_t running_block() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim
     const uint3 who = block.threads[other.thread].index;
     const uint32_t number = block_number_of(other);
     const char* missing = number != running_block() && of_this_cluster(other)
-                              ? "there is no cluster_sync between them"
+                              ? "they have not waited for each other"
                           : number != running_block() ? "nothing orders the two blocks"
                           : other.thread / warpSize == block.current / warpSize
                               ? "there is no __syncwarp or __syncthreads between them"
@@ -295,6 +296,18 @@ void check_block_ends() {
          "no thread of the block has called wait_for_previous: kernels behind would "
          "start before those in front have ended",
          "", 0);
+}
+
+void check_letter(const char* address, size_t size, const char* file, int line) {
+    char* const place = remembered_at(const_cast<char*>(address));
+    const Region* region = region_of(place);
+    if (region == nullptr || !region->shared) return;  // the access itself tells
+    const size_t first = (place - region->first) / region->cell_bytes;
+    const size_t last = (place + size - 1 - region->first) / region->cell_bytes;
+    for (size_t i = first; i <= last && place + size <= region->end; ++i)
+        if (of_this_cluster(region->cells[i].write))
+            fail("race", "a letter goes to a place that has been written: nothing says it was read",
+                 file, line);
 }
 
 void check_block_synced() {

@@ -11,7 +11,7 @@
 
 namespace host {
 
-Cluster cluster{1, 0, 0};
+Cluster cluster{1};
 
 namespace {
 
@@ -141,11 +141,10 @@ void* shared_of(void* own, int rank, const char* file, int line) {
     }
     if (rank == cluster.rank) return own;
     if (checking && cluster.round == 0) {
-        snprintf(
-            text, sizeof text,
-            "block %d of the cluster was reached before the first cluster_sync: it may not have "
-            "begun",
-            rank);
+        snprintf(text, sizeof text,
+                 "block %d of the cluster was reached before await_cluster: it may not have "
+                 "begun",
+                 rank);
         fail("early-access", text, file, line);
     }
     if (checking && has_returned(rank)) {
@@ -156,6 +155,28 @@ void* shared_of(void* own, int rank, const char* file, int line) {
     const Image image = image_of(rank);
     return is_static ? image.statics + (address - statics.first)
                      : image.dynamic + (address - dsv4_dynamic_shared);
+}
+
+void open_inbox(Inbox* own, uint32_t bytes) { *own = {bytes, 0}; }
+
+void* letter_to(Inbox* box, void* own, int rank, size_t size, const char* file, int line) {
+    void* const there = shared_of(own, rank, file, line);
+#ifdef DSV4_CHECK
+    check_letter(static_cast<char*>(there), size, file, line);
+#endif
+    static_cast<Inbox*>(shared_of(box, rank, file, line))->received += size;
+    return there;
+}
+
+void await_mail(const Inbox* own, const char* file, int line) {
+    cluster_barrier(file, line);
+    if (own->received == own->expected) return;
+    char text[160];
+    snprintf(
+        text, sizeof text,
+        "block %d of the cluster waits for %u bytes of mail; %u were sent, and all blocks wait",
+        cluster.rank, own->expected, own->received);
+    fail("deadlock", text, file, line);
 }
 
 }  // namespace host

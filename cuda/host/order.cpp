@@ -2,8 +2,8 @@
 //
 // Two accesses of one block are ordered when a __syncthreads lies between (their phase differs) or,
 // within a warp, a __syncwarp does: each lane keeps a vector of the clocks it knows of its warp's
-// lanes. Shuffles and votes order no memory. Two blocks of a cluster are ordered when a cluster
-// barrier lies between. Others are ordered only when the earlier one did __threadfence and then an
+// lanes. Shuffles and votes order no memory. Two blocks of a cluster are ordered in their shared memory
+// when a cluster barrier lies between. Others are ordered only when the earlier one did __threadfence and then an
 // atomic on an address that the later one updated too; clusters run one after the other here, so the
 // lists below are complete when the later one asks.
 #include <stdlib.h>
@@ -18,7 +18,8 @@ namespace {
 // Of a block, or of its next turn behind a cluster barrier.
 struct Turn {
     uint32_t phase, number;
-    uint32_t cluster, round;  // as often as clusters began; barriers before it
+    uint32_t cluster;  // as often as clusters began
+    int round;         // barriers before it
 };
 
 // An atomic by a block that had fenced.
@@ -88,7 +89,7 @@ void begin_cluster_order() {
 
 void begin_turn_order(uint32_t block_number) {
     begin_phase();
-    turns.push({phase, block_number, clusters, static_cast<uint32_t>(cluster.round)});
+    turns.push({phase, block_number, clusters, cluster.round});
 }
 
 void join_lanes(int warp, unsigned mask) {
@@ -123,7 +124,7 @@ bool ordered_before_me(const Access& earlier, bool shared) {
     if (earlier.phase == 0) return true;
     const Turn &then = turn_of(earlier), &now = this_turn();
     if (then.number == now.number) return true;
-    if (then.cluster == now.cluster ? then.round < now.round : shared) return true;
+    if (shared && (then.cluster != now.cluster || then.round < now.round)) return true;
     return released_to_me(then.number);
 }
 

@@ -48,13 +48,22 @@ void block_exchange(void* slot, BlockExchange exchange, const char* file, int li
 void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders_memory,
                    const char* file, int line);
 
-// Waits for every live thread of the block's cluster.
+// Waits for every live thread of the block's cluster. Orders their shared memory, and no other.
 void cluster_barrier(const char* file, int line);
 
 // The running block's place in its cluster, and where its shared variable `own` lies in block `rank`
 // of it.
 int cluster_rank();
 void* shared_of(void* own, int rank, const char* file, int line);
+
+// Counts bytes that blocks of a cluster send to one of them.
+struct Inbox {
+    uint32_t expected, received;
+};
+void open_inbox(Inbox* own, uint32_t bytes);
+// Where `size` bytes for `own` of block `rank` go; they count as received there.
+void* letter_to(Inbox* box, void* own, int rank, size_t size, const char* file, int line);
+void await_mail(const Inbox* own, const char* file, int line);
 
 // The lane of the running thread, and the lanes of its warp that have not returned.
 int lane_index();

@@ -32,6 +32,7 @@ from dsv4.spec import (
 _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
 _GROUP = 128
+_MOST_WARPS = 25
 _CLUSTER = 16  # blocks of a row, at most; what sm_90 and sm_100 take
 
 _REQUIRES = (
@@ -61,22 +62,29 @@ def _constants(s: Shape) -> Mapping[str, int]:
 
 
 def _geometry(s: Shape, sums: int) -> Geometry:
-    """A cluster a row. A warp has one of the sums, or several where there are more than 32."""
+    """A cluster a row. A warp has one of the sums, or several where there are too many."""
     c = _constants(s)
-    warps = max(8, -(-sums // -(-sums // 32)))
+    warps = max(8, -(-sums // -(-sums // _MOST_WARPS)))
     room = max(_mail_bytes(c, sums, team) for team in (1, c["CLUSTER"]))
     return Geometry(s.T * c["CLUSTER"], 32 * warps, room, cluster=c["CLUSTER"])
 
 
 def _mail_bytes(c: Mapping[str, int], sums: int, team: int) -> int:
-    """Shared memory of a block that finishes a row with team - 1 others."""
-    together = team > 1 or c["CLUSTER"] == 1
-    kept = sums * c["PARTS"] if together else sums
-    warps = -(-_NORM_THREADS // 32 // team) if together else 1
-    columns = warps * c["PER_THREAD"] * c["STREAMS"] * 32
-    groups = -(-c["PER_THREAD"] * (_NORM_THREADS // _GROUP) // team)
-    own = 256 * -(-c["PARTS"] // c["CLUSTER"])
-    return 4 * (kept + columns + 16 + groups * _GROUP + own) + 2 * 16
+    """Shared memory of a block that finishes a row with team - 1 others, or alone."""
+    together = team == c["CLUSTER"]
+    parts_each = -(-c["PARTS"] // c["CLUSTER"])
+    letters = -(-parts_each // 4)
+    warps = _NORM_THREADS // 32 // team
+    columns = c["PER_THREAD"] * 32
+    floats = (
+        sums * (c["CLUSTER"] if together else 1) * 4 * letters
+        + (warps if together else 1) * columns * c["STREAMS"]
+        + -(-c["PER_THREAD"] * (_NORM_THREADS // _GROUP) // team) * _GROUP
+        + _NORM_THREADS // 32
+        + 256 * 4 * letters
+        + warps * columns
+    )
+    return 16 + 4 * floats
 
 
 def _weights(mixes: str, scales: str) -> list[Arg]:
@@ -89,8 +97,8 @@ def _weights(mixes: str, scales: str) -> list[Arg]:
 
 
 _STREAMS_IN = [
-    In("z", F32, "T D"),
-    In("x", F32, "T M D"),
+    In("z", F32, "T D", align=16),
+    In("x", F32, "T M D", align=16),
     In("post", F32, "T M"),
     In("comb", F32, "T M M"),
 ]
@@ -146,7 +154,7 @@ def _kernel(
     return kernel(
         name=name,
         family="hyper_step",
-        reads_early=("fn", "gain"),
+        reads_early=("fn", "scale", "base", "gain"),
         starts_early=True,
         summary=summary,
         args=every,
@@ -184,7 +192,7 @@ hyper_step_entry = _kernel(
     "hyper_step_entry",
     "embeddings as every stream, and the first sub-block's scaled mixes and input",
     [
-        In("table", BF16, "V D"),
+        In("table", BF16, "V D", align=8),
         In("tokens", I32, "T"),
         *_weights(_MIXES, "3"),
         Out("x_next", F32, "T M D", align=16),

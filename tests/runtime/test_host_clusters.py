@@ -1,4 +1,4 @@
-"""Blocks of a cluster on the CPU: values put into each other's memory, and what is a fault."""
+"""Blocks of a cluster on the CPU: letters into each other's memory, and what is a fault."""
 
 from __future__ import annotations
 
@@ -9,74 +9,86 @@ import numpy as np
 import pytest
 
 from dsv4.errors import KernelFault, LaunchError
-from dsv4.runtime.host import build
+from dsv4.runtime.host import Mode, build
 
 SOURCE = Path(__file__).parent / "kernels" / "cluster.cu"
-FAULTS = dict(EARLY=1, NO_SYNC=2, GONE=3, UNWRITTEN=4, OUTSIDE=5)
+FAULTS = ("EARLY", "NO_WAIT", "GONE", "LOST", "OUTSIDE", "TWICE", "UNSENT")
 MODES = [("run", 0), *(("shuffle", seed) for seed in (1, 2, 3)), ("check", 0), ("check", 5)]
 
 
-def passed_on(mode: str, *, cluster: int, rounds: int, seed: int = 0, fault: int = 0,
-              workers: int | None = None) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """What every block had and has; two clusters."""
+def sent_round(
+    mode: Mode, *, cluster: int, seed: int = 0, fault: str = "", workers: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """What every block of two clusters has in the end, and what it should have."""
     x = np.random.default_rng(3).standard_normal((2 * cluster, 64)).astype(np.float32)
     y = np.zeros_like(x)
-    build(SOURCE, defines=dict(CLUSTER=cluster, FAULT=fault), mode=mode).launch(
-        "pass_on",
+    number = FAULTS.index(fault) + 1 if fault else 0
+    build(SOURCE, defines=dict(CLUSTER=cluster, FAULT=number), mode=mode).launch(
+        "send_round",
         grid=(2 * cluster, 1, 1),
         block=(64, 1, 1),
         shared_bytes=256,
-        args=[x, y, np.int32(rounds)],
+        args=[x, y],
         seed=seed,
         cluster=cluster,
         workers=workers,
     )
-    return x, y
+    return y, np.roll(x.reshape(2, cluster, 64), 3, axis=1)[..., ::-1]
 
 
 @pytest.mark.parametrize(("mode", "seed"), MODES)
 @pytest.mark.parametrize("cluster", [1, 2, 5, 16])
-def test_values_go_round_in_a_cluster_and_never_leave_it(
-    mode: str, seed: int, cluster: int
+def test_letters_go_round_in_a_cluster_and_never_leave_it(
+    mode: Mode, seed: int, cluster: int
 ) -> None:
-    x, y = passed_on(mode, cluster=cluster, rounds=7, seed=seed)
-    want = np.roll(x.reshape(2, cluster, 64), 7, axis=1)[..., ::-1]
-    assert y.tobytes() == want.tobytes()
+    got, want = sent_round(mode, cluster=cluster, seed=seed)
+    assert got.tobytes() == want.tobytes()
 
 
 def test_workers_take_whole_clusters() -> None:
-    x, y = passed_on("run", cluster=16, rounds=3, workers=2)
-    want = np.roll(x.reshape(2, 16, 64), 3, axis=1)[..., ::-1]
-    assert y.tobytes() == want.tobytes()
+    got, want = sent_round("run", cluster=16, workers=2)
+    assert got.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "words"),
+    ("fault", "kind", "words"),
     [
-        ("EARLY", "early-access", "before the first cluster_sync"),
-        ("NO_SYNC", "race", "there is no cluster_sync between them"),
+        ("EARLY", "early-access", "before await_cluster"),
+        ("NO_WAIT", "race", "they have not waited for each other"),
         ("GONE", "early-end", "block 0 of the cluster was reached after it had returned"),
-        ("UNWRITTEN", "uninitialised-shared", "which no thread of the block has written"),
+        ("LOST", "deadlock", "waits for 256 bytes of mail; 252 were sent, and all blocks wait"),
         ("OUTSIDE", "out-of-bounds", "is none in this block's"),
+        ("TWICE", "race", "a letter goes to a place that has been written"),
+        ("UNSENT", "uninitialised-shared", "which no thread of the block has written"),
     ],
 )
-def test_check_mode_names_a_broken_rule(name: str, kind: str, words: str) -> None:
-    # In the natural order a later block may put before an earlier one has read.
+def test_check_mode_names_a_broken_rule(fault: str, kind: str, words: str) -> None:
     with pytest.raises(KernelFault, match=words) as caught:
-        for seed in range(4):
-            passed_on("check", cluster=4, rounds=2, fault=FAULTS[name], seed=seed)
+        sent_round("check", cluster=4, fault=fault)
     assert caught.value.kind == kind
     assert Path(caught.value.file) == SOURCE
 
 
-@pytest.mark.parametrize("mode", ["run", "shuffle", "check"])
-def test_clusters_are_ordered_among_each_other_by_fences_and_atomics(mode: str) -> None:
+def added(mode: Mode, fault: int = 0) -> tuple[float, float, int]:
+    """What three clusters of four blocks add up, the sum, and what is left of the ticket."""
     x = np.arange(12, dtype=np.float32)
     left, y, ticket = np.zeros(3, np.float32), np.zeros(1, np.float32), np.zeros(1, np.uint32)
-    build(SOURCE, defines=dict(CLUSTER=4), mode=mode).launch(
+    build(SOURCE, defines=dict(CLUSTER=4, FAULT=fault), mode=mode).launch(
         "last_adds", grid=(12, 1, 1), block=(64, 1, 1), args=[x, left, y, ticket], seed=2, cluster=4
     )
-    assert y[0] == x.sum() and ticket[0] == 0
+    return float(y[0]), float(x.sum()), int(ticket[0])
+
+
+@pytest.mark.parametrize("mode", ["run", "shuffle", "check"])
+def test_clusters_are_ordered_among_each_other_by_fences_and_atomics(mode: Mode) -> None:
+    got, want, ticket = added(mode)
+    assert got == want and ticket == 0
+
+
+def test_mail_orders_no_global_memory() -> None:
+    with pytest.raises(KernelFault, match="they have not waited for each other") as caught:
+        added("check", fault=1)
+    assert caught.value.kind == "race"
 
 
 @pytest.mark.parametrize(("cluster", "blocks"), [(17, 17), (0, 4), (3, 4)])
@@ -85,5 +97,5 @@ def test_a_cluster_that_no_grid_holds_is_refused(cluster: int, blocks: int) -> N
     x = np.zeros(64 * blocks, np.float32)
     with pytest.raises(LaunchError, match=f"clusters of {cluster} blocks"):
         build(SOURCE, defines=dict(CLUSTER=4)).launch(
-            "pass_on", args=[x, x.copy(), np.int32(1)], cluster=cluster, **values
+            "send_round", args=[x, x.copy()], cluster=cluster, **values
         )

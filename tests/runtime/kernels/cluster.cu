@@ -1,51 +1,63 @@
-// Clusters of CLUSTER blocks that pass values on, in static and in dynamic shared memory; FAULT leaves
-// one rule out.
+// Clusters of CLUSTER blocks that send values round, in static and in dynamic shared memory; FAULT
+// leaves one rule out.
 #include "common/cluster.cuh"
 
 #ifndef FAULT
 #define FAULT 0
 #endif
-constexpr int NONE = 0, EARLY = 1, NO_SYNC = 2, GONE = 3, UNWRITTEN = 4, OUTSIDE = 5;
+constexpr int EARLY = 1, NO_WAIT = 2, GONE = 3, LOST = 4, OUTSIDE = 5, TWICE = 6, UNSENT = 7;
+constexpr int ROUNDS = 3;
 
-// x, y [blocks * threads]: every block ends with what the block `rounds` before it in its cluster had,
-// turned round as often.
+// x, y [blocks * 64]: every block ends with what the block three before it in its cluster had, turned
+// round as often.
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(64)
-    pass_on(const float* x, float* y, i32 rounds) {
-    __shared__ float box[2][64];
-    extern __shared__ float far[];
+    send_round(const float* x, float* y) {
+    __shared__ Inbox inbox[ROUNDS];
+    __shared__ __align__(16) float near[2][64];
+    extern __shared__ __align__(16) float far[];
     const int i = threadIdx.x, rank = cluster_rank(), next = (rank + 1) % CLUSTER;
     const i64 at = (i64)blockIdx.x * 64 + i;
+    if (i < ROUNDS) open_inbox(inbox[i], 256);
+    enter_cluster();
     float value = x[at];
-    if (FAULT == EARLY) put(&box[0][i], next, value);
-    cluster_sync();
-    if (FAULT == OUTSIDE) put(&value, next, value);
-    for (int round = 0; round < rounds; ++round) {
-        float* const own = round % 3 == 2 ? far : box[round % 2];
-        if (FAULT != UNWRITTEN || round > 0) put(own + i, next, value);
-        if (FAULT != NO_SYNC) cluster_sync();
+    if (FAULT == EARLY) send(inbox[0], &near[0][i], next, value);
+    await_cluster();
+    if (FAULT == OUTSIDE) send(inbox[0], &value, next, value);
+    for (int round = 0; round < ROUNDS; ++round) {
+        float* const own = round == 2 ? far : near[FAULT == TWICE ? 0 : round];
+        if (round == 1) {
+            float four[4];
+            for (int e = 0; e < 4; ++e) four[e] = __shfl_down_sync(0xffffffffu, value, e);
+            if (i % 4 == 0) send(inbox[1], own + i, next, four);
+        } else if (FAULT != LOST || i > 0) {
+            if (FAULT != UNSENT) send(inbox[round], own + i, next, value);
+        }
+        if (FAULT != NO_WAIT && (FAULT != UNSENT || round > 0)) await_mail(inbox[round]);
         value = own[63 - i];
-        // The same place is put into again three rounds on, or two.
-        cluster_sync();
     }
     y[at] = value;
-    if (FAULT == GONE && rank == 0 && CLUSTER > 1) return;
-    if (FAULT == GONE) {
-        cluster_sync();
-        put(&box[0][i], 0, value);
-    }
+    if (FAULT != GONE || rank == 0) return;
+    await_mail(inbox[2]);
+    send(inbox[0], &near[0][i], 0, value);
 }
 
-// Counts by atomics across clusters: the last block of all adds up what each left in memory.
+// Atomics across clusters: the last block of all adds up what each left in memory. FAULT: the first
+// block of a cluster takes what the others left there, which no mail orders.
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(64)
     last_adds(const float* x, float* left, float* y, u32* ticket) {
-    __shared__ float sums[CLUSTER];
+    __shared__ Inbox inbox;
+    __shared__ float values[CLUSTER];
     __shared__ bool last;
-    cluster_sync();
-    if (threadIdx.x == 0) put(&sums[cluster_rank()], 0, x[blockIdx.x]);
-    cluster_sync();
-    if (threadIdx.x != 0 || cluster_rank() != 0) return;
-    float sum = 0.0f;
-    for (int i = 0; i < CLUSTER; ++i) sum += sums[i];
+    const bool leads = cluster_rank() == 0;
+    if (threadIdx.x == 0) open_inbox(inbox, leads ? 4 * CLUSTER : 0);
+    enter_cluster();
+    await_cluster();
+    if (FAULT && threadIdx.x == 0 && !leads) left[blockIdx.x / CLUSTER] = 1.0f;
+    if (threadIdx.x == 0) send(inbox, &values[cluster_rank()], 0, x[blockIdx.x]);
+    await_mail(inbox);
+    if (threadIdx.x != 0 || !leads) return;
+    float sum = FAULT ? left[blockIdx.x / CLUSTER] : 0.0f;
+    for (int i = 0; i < CLUSTER; ++i) sum += values[i];
     left[blockIdx.x / CLUSTER] = sum;
     __threadfence();
     const u32 clusters = gridDim.x / CLUSTER;
