@@ -13,7 +13,7 @@
 // that nothing else in this launch waits for. Every other block has WARP_ROWS rows of w, which it asks
 // for before it waits for the kernel before; a warp has a part of D, as in island_dots. The block scores
 // its own sums, and the one that takes the last ticket chooses, a warp a token: all scores are there
-// then, whoever it is.
+// then, whoever it is. It passes on: what the experts multiply was there before it began.
 //
 // Build constants: STREAMS, ITERATIONS; ROWS (T, 1..8), WARP_ROWS, WARPS, PART_STEPS, PARTS, BATCH (1)
 // as in island_dots; PER_LANE, experts of a lane: ceil(E / 32), at most 32.
@@ -52,6 +52,7 @@ __device__ __forceinline__ void score_rows(const float* x, const bf16* w, float*
         for (int r = 0; r < WARP_ROWS; ++r)
             first[r] = weights.load((i64)min(first_row + r, E - 1) * D + k);
     wait_for_previous();
+    let_next_start();
     for (int part = warp; part < PARTS; part += WARPS) {
         int from = part * PART_STEPS * STEP;
         const int end = min(D, from + PART_STEPS * STEP);
@@ -117,11 +118,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 const float* hyper_scale, const float* hyper_base, i32* ids, float* weights,
                 i32* order, float* post, float* comb, float* scores, i32* ticket, i32 E, i32 A,
                 i32 D, float scale, float eps) {
-    let_next_start();
     if (blockIdx.x == 0) {
         const Open open = {mix, hyper_scale, hyper_base, post, comb, eps};
         open.prefetch();
         wait_for_previous();
+        let_next_start();
         return open.close(ROWS, WARPS);
     }
     const i32 lane = threadIdx.x % 32;
@@ -181,11 +182,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                      const float* mix, const float* hyper_scale, const float* hyper_base, i32* ids,
                      float* weights, i32* order, float* post, float* comb, float* scores,
                      i32* ticket, i32 E, i32 A, i32 D, i32 V, float scale, float eps) {
-    let_next_start();
     if (blockIdx.x == 0) {
         const Open open = {mix, hyper_scale, hyper_base, post, comb, eps};
         open.prefetch();
         wait_for_previous();
+        let_next_start();
         // The last warp: the first ones balance.
         if (threadIdx.x / 32 == WARPS - 1) prefetch_named(table, tokens, A, V);
         return open.close(ROWS, WARPS);

@@ -274,6 +274,8 @@ class KernelSpec:
     reads_early: inputs that a launch may read before the one in front of it has ended, as weights
     that nothing in a step writes; the source keeps the rules of common/overlap.cuh. None: no launch
     begins so early.
+    passes_on: whether it calls let_next_start behind its own wait_for_previous. Then the launch behind it
+    may read at once what launches in front of it wrote: its reads_passed, unless this one writes them.
     starts_early: whether a dependent launch does. It wins where a multiprocessor has no room for
     two blocks of a kernel that streams weights, as by registers: each then begins where one of the
     launch before ends. Where two can share one, some multiprocessors get two and others none.
@@ -297,6 +299,8 @@ class KernelSpec:
     min_arch: int = 80
     spills: int = 0
     reads_early: tuple[str, ...] | None = None
+    reads_passed: tuple[str, ...] = ()
+    passes_on: bool = False
     starts_early: bool = False
     declared_at: str = ""
 

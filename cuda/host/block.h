@@ -103,6 +103,7 @@ struct Launch {
     unsigned shared_bytes;
     unsigned shuffle;    // random order of blocks and threads
     unsigned dependent;  // the kernel before may still run until wait_for_previous
+    unsigned passes_on;  // let_next_start stands behind wait_for_previous
     unsigned cluster;    // blocks of a cluster, neighbours along x
     uint64_t seed;
     uint64_t* next_block;  // shared by all workers

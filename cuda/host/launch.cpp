@@ -53,6 +53,15 @@ Export::Export(const char* name, Call call, const char* signature)
 
 HOST_UNCHECKED void note_wait() { block.threads[block.current].waited = true; }
 
+HOST_UNCHECKED void note_start(const char* file, int line) {
+    if (checking && launch->passes_on && !block.threads[block.current].waited)
+        fail(
+            "early-start",
+            "let_next_start before wait_for_previous: the kernel is declared to pass on what is in "
+            "front of it",
+            file, line);
+}
+
 #ifndef DSV4_CHECK
 void note_atomic(const void*, size_t) {}
 void note_fence() {}

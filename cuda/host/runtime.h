@@ -76,8 +76,9 @@ void require_full_warps(bool of_block);
 void note_atomic(const void* address, size_t size);
 void note_fence();
 
-// The running thread has called wait_for_previous (common/overlap.cuh).
+// The running thread has called wait_for_previous, or let_next_start (common/overlap.cuh).
 void note_wait();
+void note_start(const char* file, int line);
 
 // Gives the block up and reports; kind is one of KernelFault's kinds.
 [[noreturn]] void fail(const char* kind, const char* text, const char* file, int line);

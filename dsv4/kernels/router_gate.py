@@ -82,6 +82,7 @@ def _gate(name: str, summary: str, chooses: list[Arg], dims: str) -> Kernel:
         family="router_gate",
         reads_early=("w", *(a.name for a in chooses if a.name == "bias")),
         starts_early=True,
+        passes_on=True,
         summary=summary,
         args=[
             In("x", F32, "T D", align=16),

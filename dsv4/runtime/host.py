@@ -115,6 +115,7 @@ class HostModule:
         workers: int | None = None,
         steady: Sequence[bool] | None = None,
         cluster: int = 1,
+        passes_on: bool = False,
     ) -> None:
         """Run a kernel over the whole grid and return when it is done.
 
@@ -123,7 +124,8 @@ class HostModule:
         in check mode when it is not 0. More than one worker is used in run mode only; then float
         atomics add up in no fixed order. steady: for a dependent launch, which arguments it may
         read before wait_for_previous; check mode then holds it to the rules of common/overlap.cuh.
-        cluster: blocks that take turns, neighbours along x.
+        passes_on: the next one must not begin before this one's wait. cluster: blocks that take turns,
+        neighbours along x.
 
         Errors: LaunchError for arguments or sizes that do not fit, before anything runs;
         KernelFault when the kernel fails.
@@ -138,6 +140,7 @@ class HostModule:
             shuffle=self._mode == "shuffle" or (self._mode == "check" and seed != 0),
             seed=seed & (2**64 - 1),
             dependent=steady is not None,
+            passes_on=passes_on,
             cluster=cluster,
             next_block=ctypes.pointer(ctypes.c_uint64(0)),
         )
