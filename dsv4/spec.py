@@ -274,8 +274,9 @@ class KernelSpec:
     reads_early: inputs that a launch may read before the one in front of it has ended, as weights
     that nothing in a step writes; the source keeps the rules of common/overlap.cuh. None: no launch
     begins so early.
-    passes_on: whether it calls let_next_start behind its own wait_for_previous. Then the launch behind it
-    may read at once what launches in front of it wrote: its reads_passed, unless this one writes them.
+    passes_on: whether it calls let_next_start behind its own wait_for_previous. Then the launch
+    behind it may read at once what launches in front of it wrote: its reads_passed, unless this one
+    writes them.
     starts_early: whether a dependent launch does. It wins where a multiprocessor has no room for
     two blocks of a kernel that streams weights, as by registers: each then begins where one of the
     launch before ends. Where two can share one, some multiprocessors get two and others none.

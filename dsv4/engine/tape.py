@@ -177,7 +177,7 @@ class Tape:
         return spec.work(prepared.shape).size_bytes, spans
 
     def _is_passed(self, prepared: Launch) -> bool:
-        """Whether what it reads at once is there: the launch before passes on, and writes none of it."""
+        """Whether what it reads at once is there: the launch before passes on, and writes none."""
         reads = prepared.spec.reads_passed
         if not reads:
             return True
@@ -251,11 +251,7 @@ def _meet(a: Entry, b: Entry) -> bool:
     """Whether two launches use an address that one of them writes."""
     if a.host or b.host:
         return True
-    return any(
-        (x.written or y.written) and _overlap(x, y)
-        for x in a.touched
-        for y in b.touched
-    )
+    return any((x.written or y.written) and _overlap(x, y) for x in a.touched for y in b.touched)
 
 
 def _overlap(a: Span, b: Span) -> bool:

@@ -124,8 +124,8 @@ class HostModule:
         in check mode when it is not 0. More than one worker is used in run mode only; then float
         atomics add up in no fixed order. steady: for a dependent launch, which arguments it may
         read before wait_for_previous; check mode then holds it to the rules of common/overlap.cuh.
-        passes_on: the next one must not begin before this one's wait. cluster: blocks that take turns,
-        neighbours along x.
+        passes_on: the next one must not begin before this one's wait. cluster: blocks that take
+        turns, neighbours along x.
 
         Errors: LaunchError for arguments or sizes that do not fit, before anything runs;
         KernelFault when the kernel fails.
