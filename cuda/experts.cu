@@ -310,13 +310,14 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
             fill<FIRST_ROUTED>(walk, stream, ring);
         copy_places(h, slot, first, slots, id);
         scales.copy(slab, id, slots, h.N, row_of);
-        quantise_rows(groups, hidden, min(SLOTS, h.A - first) * K, in);
+        // The shared expert's first: what it frees of the ring is on its way while rows find their grid.
         if (number == 0) {
             cp_async_commit();
             cp_async_wait<1>();
             __syncwarp();
             finish_dense(shared, stream, ring, room);
         }
+        quantise_rows(groups, hidden, min(SLOTS, h.A - first) * K, in);
         cp_async_wait_all();
         __syncthreads();
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
