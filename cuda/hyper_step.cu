@@ -241,7 +241,7 @@ __device__ __forceinline__ void collapse(const Weights& w, const GateWeights& mi
     float gates[STREAMS];
     gates_of(w, mine, out, mail, at, STREAMS * D, gates);
     float sum = 0.0f;
-#pragma unroll(PER_THREAD > 8 ? 4 : 8)
+#pragma unroll(PER_THREAD > 8 ? 2 : 8)
     for (int q = 0; q < PER_THREAD; ++q) {
         const int d = q * NORM_THREADS + norm_warp * 32 + lane;
         if (d >= D) continue;

@@ -30,7 +30,8 @@
 // addresses are constants apart or grow by constants.
 //
 // Build constants: ROWS (1..8), PARTS (at most K's groups: none is empty), TURNS (1 or 2), SETS (of rows
-// in a block), TILES (1, 2 or 4), PASSES, DEPTH; TAIL, 1 if K is no multiple of 128. A launch gives
+// in a block), TILES (1, 2 or 4), PASSES, DEPTH; TAIL, 1 if K is no multiple of 128; ALONE, 1 if a
+// multiprocessor has no room for a second block of its shared memory. A launch gives
 // shared memory for the weights on their way, then for the sums of all parts.
 #pragma once
 
@@ -50,7 +51,12 @@ constexpr int SET_ROWS = 8 * TILES;
 constexpr int BLOCK_ROWS = SETS * SET_ROWS;  // of one pass
 constexpr int PAIRS = (TILES + 1) / 2;       // of eight rows each: what one product takes
 constexpr int STEP = GROUP * PARTS;          // from a part's group to its next one
-constexpr int MIN_BLOCKS = 16 / WARPS;       // on an SM
+// On an SM. One that is ALONE there leaves room for a block of another kernel, where such can begin early.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+constexpr int MIN_BLOCKS = ALONE ? 1 : 16 / WARPS;
+#else
+constexpr int MIN_BLOCKS = 16 / WARPS;
+#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 constexpr bool FACTORS_AHEAD = false;  // integers decode FP8 there, in those registers
 #else

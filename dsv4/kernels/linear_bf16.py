@@ -6,6 +6,7 @@ add in the same order to give the same bytes.
 
 from collections.abc import Mapping
 
+from dsv4 import card
 from dsv4.axes import Shape, evaluate
 from dsv4.spec import (
     BF16,
@@ -63,7 +64,7 @@ CARD_WARPS = 128 * 16
 # A thread's weights on their way: 64 KiB for each multiprocessor.
 _AHEAD_BYTES = 128
 
-# Shared memory that any card gives a block.
+# Shared memory that every card gives a block.
 _ROOM_BYTES = 99 * 1024
 
 # Whether a block of an FP8 product that fills the card takes half of a multiprocessor's registers,
@@ -80,7 +81,7 @@ _HALF_ROOM_BYTES = 162 * 1024
 
 def halved(element: int) -> bool:
     """Whether products that fill the card leave half of its registers to others."""
-    return _HALF and element == 1
+    return _HALF and element == 1 and card.room_bytes() >= _HALF_ROOM_BYTES
 
 
 def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
@@ -116,7 +117,7 @@ def all_constants(
     on their way before fewer passes are made. beside: bytes of a block's other shared memory.
     """
     to_walk = passes * deal["TURNS"] * -(-s.K // (128 * deal["PARTS"]))
-    c = dict(ROWS=s.M, **deal, TAIL=int(s.K % 128 != 0))
+    c = dict(ROWS=s.M, **deal, TAIL=int(s.K % 128 != 0), ALONE=int(half))
     room = (_HALF_ROOM_BYTES if half else _ROOM_BYTES) - beside
     sums = sums_bytes({**c, "PASSES": 1})
     ahead = _AHEAD_BYTES * 32 * warps(c)
@@ -142,9 +143,9 @@ def sums_bytes(c: Mapping[str, int]) -> int:
     return 4 * c["PASSES"] * c["SETS"] * c["PARTS"] * 8 * c["TILES"] * c["ROWS"]
 
 
-def room_bytes(c: Mapping[str, int], element: int, *, half: bool) -> int:
+def room_bytes(c: Mapping[str, int], element: int) -> int:
     """What a launch gives of shared memory."""
-    return max(weights_bytes(c, element) + sums_bytes(c), _ALONE_BYTES if half else 0)
+    return max(weights_bytes(c, element) + sums_bytes(c), _ALONE_BYTES if c["ALONE"] else 0)
 
 
 def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
@@ -153,7 +154,7 @@ def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
     return Geometry(
         grid=-(-rows // block_rows),
         block=32 * warps(c),
-        shared_bytes=room_bytes(c, element, half=c["TURNS"] > 1),
+        shared_bytes=room_bytes(c, element),
     )
 
 

@@ -55,7 +55,7 @@ def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
     return Geometry(
         grid=s.H + max(0, -(-left // c["PASSES"])),
         block=32 * warps(c),
-        shared_bytes=room_bytes(c, 1, half=_half(s)),
+        shared_bytes=room_bytes(c, 1),
     )
 
 
