@@ -383,7 +383,7 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
     Columns ahead = {};
     load_columns(w.fn, warp, Rows, rank, 0, count, ahead);
     Floats<4> gain = {};
-    if (warp < GROUPS_EACH) gain = gains_of(w.gain, at.team_rank + warp * TEAM, D);
+    if (CLUSTERED && warp < GROUPS_EACH) gain = gains_of(w.gain, at.team_rank + warp * TEAM, D);
     const GateWeights gate_weights = GateWeights::of(w);
     if (CLUSTERED) await_cluster();
     wait_for_previous();
@@ -412,7 +412,7 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
     for (int own = warp; own < GROUPS_EACH; own += WARPS<Rows>) {
         const int group = at.team_rank + own * TEAM;
         if (group * FP8_GROUP >= D) break;
-        if (own != warp) gain = gains_of(w.gain, group, D);
+        if (!CLUSTERED || own != warp) gain = gains_of(w.gain, group, D);
         finish_group(w, out, mail, at, own, gain, D);
     }
 }
