@@ -123,7 +123,7 @@ attention_decode = kernel(
         power=_partial("0"),
         total=_partial("6"),
         value=_partial(f"{CHUNK}"),
-        ticket=Exact(because="the last block to leave a row's heads puts them back to 0, if any took one"),
+        ticket=Exact(because="the last to leave a row's heads puts it back; a cluster takes none"),
     ),
     work=_work,
     requires=(
