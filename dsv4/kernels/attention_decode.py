@@ -64,7 +64,7 @@ def _shared_bytes(s: Shape) -> int:
     """Queries and rows; sums of others take the queries' place, and may need some more."""
     heads, blocks = _heads(s), _cluster(s)
     sums = -(-heads * -(-s.K // _STRIP) // blocks) * blocks * _STRIP
-    return max(4 * (max(heads * s.K, sums) + CHUNK * s.K), _ROOMS)
+    return int(max(4 * (max(heads * s.K, sums) + CHUNK * s.K), _ROOMS))
 
 
 def _work(s: Shape) -> Work:
