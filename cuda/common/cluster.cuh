@@ -7,8 +7,9 @@
 //   open_inbox        by one thread: how many bytes will come, in all
 //   enter_cluster, await_cluster   every thread calls both; then every inbox is open
 //   send              stores values where block `rank` has what this block has at `own`, and counts them
-//                     in its inbox. A place is written once in a launch, for no sender knows when it is
-//                     read.
+//                     in its inbox. No sender knows when a letter is read, so a place gets one in a
+//                     launch. Before, its block may use it for itself, up to a __syncthreads in front of
+//                     enter_cluster.
 //   await_mail        every thread calls it, in all blocks, inbox after inbox in the same order; then all
 //                     bytes are there. A block ends behind its last one. It orders nothing else.
 //
@@ -53,6 +54,7 @@ __device__ __forceinline__ void open_inbox(Inbox& own, u32 bytes) {
 }
 __device__ __forceinline__ void enter_cluster() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    // Relaxed: a release would wait for all of memory. What was read before a __syncthreads has been read.
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void await_cluster() {
@@ -64,6 +66,13 @@ __device__ __forceinline__ void send(Inbox& box, float* own, int rank, float val
                      address_in(own, rank)),
                  "f"(value), "r"(address_in(&box, rank))
                  : "memory");
+}
+__device__ __forceinline__ void send(Inbox& box, float* own, int rank, const float (&value)[2]) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+            address_in(own, rank)),
+        "f"(value[0]), "f"(value[1]), "r"(address_in(&box, rank))
+        : "memory");
 }
 __device__ __forceinline__ void send(Inbox& box, float* own, int rank, const float (&value)[4]) {
     asm volatile(
@@ -103,7 +112,7 @@ using host::Inbox;
 
 __device__ __forceinline__ int cluster_rank() { return host::cluster_rank(); }
 __device__ __forceinline__ void open_inbox(Inbox& own, u32 bytes) { host::open_inbox(&own, bytes); }
-__device__ __forceinline__ void enter_cluster() {}
+__device__ __forceinline__ void enter_cluster() { host::enter_cluster(); }
 HOST_COLLECTIVE __device__ __forceinline__ void await_cluster(HOST_SITE_PARAMETERS) {
     host::cluster_barrier(file, line);
 }
@@ -111,10 +120,14 @@ __device__ __forceinline__ void send(Inbox& box, float* own, int rank, float val
                                      HOST_SITE_PARAMETERS) {
     *static_cast<float*>(host::letter_to(&box, own, rank, 4, file, line)) = value;
 }
+__device__ __forceinline__ void send(Inbox& box, float* own, int rank, const float (&value)[2],
+                                     HOST_SITE_PARAMETERS) {
+    float* const there = static_cast<float*>(host::letter_to(&box, own, rank, 8, file, line));
+    for (int i = 0; i < 2; ++i) there[i] = value[i];
+}
 __device__ __forceinline__ void send(Inbox& box, float* own, int rank, const float (&value)[4],
                                      HOST_SITE_PARAMETERS) {
     float* const there = static_cast<float*>(host::letter_to(&box, own, rank, 16, file, line));
-    host::require_aligned16(there);
     for (int i = 0; i < 4; ++i) there[i] = value[i];
 }
 HOST_COLLECTIVE __device__ __forceinline__ void await_mail(const Inbox& own, HOST_SITE_PARAMETERS) {

@@ -178,8 +178,11 @@ void check_warp_synced(int warp, unsigned mask);
 // A thread waits at a collective that was called at pc.
 void check_arrives(int thread, void* pc, void* frame);
 
-// A letter is sent to a place once: its reader need not tell when it has read it.
-void check_letter(const char* address, size_t size, const char* file, int line);
+void note_entered();
+
+// A letter goes to a place of block `rank` once, and not before that block has done with it: it need
+// not tell when it has read it.
+void check_letter(const char* address, size_t size, int rank, const char* file, int line);
 
 // The thread to blame when these wait at different lines, else -1; fills the fault's chains.
 int find_divergent(const int* threads, int count);

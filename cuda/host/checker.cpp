@@ -6,7 +6,7 @@
 //   - Two accesses of one cell by different threads, one of them a write and not both atomic, must
 //     be ordered (order.cpp).
 //   - Shared memory of the cluster's other blocks: behind a first cluster barrier, while they live.
-//     Mail: to a place that nothing was written to.
+//     Mail: to a place that got none, and that its block used before it entered the cluster or never.
 //   - A dependent launch: nothing but steady arguments before wait_for_previous, which some thread of
 //     every block calls.
 //   - Collectives: the whole block, or every live lane of the mask, at one line.
@@ -298,16 +298,24 @@ void check_block_ends() {
          "", 0);
 }
 
-void check_letter(const char* address, size_t size, const char* file, int line) {
+void check_letter(const char* address, size_t size, int rank, const char* file, int line) {
     char* const place = remembered_at(const_cast<char*>(address));
     const Region* region = region_of(place);
     if (region == nullptr || !region->shared) return;  // the access itself tells
     const size_t first = (place - region->first) / region->cell_bytes;
     const size_t last = (place + size - 1 - region->first) / region->cell_bytes;
-    for (size_t i = first; i <= last && place + size <= region->end; ++i)
-        if (of_this_cluster(region->cells[i].write))
+    for (size_t i = first; i <= last && place + size <= region->end; ++i) {
+        const Cell& cell = region->cells[i];
+        if (of_this_cluster(cell.write) && !before_entry(cell.write, rank))
             fail("race", "a letter goes to a place that has been written: nothing says it was read",
                  file, line);
+        for (const Access& read : cell.reads)
+            if (of_this_cluster(read) && !before_entry(read, rank))
+                fail("race",
+                     "a letter goes to a place that its block has read: no __syncthreads between "
+                     "that and enter_cluster",
+                     file, line);
+    }
 }
 
 void check_block_synced() {

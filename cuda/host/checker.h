@@ -31,6 +31,11 @@ bool ordered_before_me(const Access& earlier, bool shared);
 bool of_this_cluster(const Access& access);
 uint32_t block_number_of(const Access& access);
 
+// Whether block `rank` of the running cluster had done with what it accessed when it entered: a
+// __syncthreads lay between.
+void note_entered();
+bool before_entry(const Access& access, int rank);
+
 // Lets blocks be ordered by a fence and an atomic on the same address.
 void order_by_fence();
 void order_by_atomic(const void* address);

@@ -159,10 +159,18 @@ void* shared_of(void* own, int rank, const char* file, int line) {
 
 void open_inbox(Inbox* own, uint32_t bytes) { *own = {bytes, 0}; }
 
+void enter_cluster() {
+#ifdef DSV4_CHECK
+    note_entered();
+#endif
+}
+
 void* letter_to(Inbox* box, void* own, int rank, size_t size, const char* file, int line) {
     void* const there = shared_of(own, rank, file, line);
+    if (reinterpret_cast<uintptr_t>(there) % size != 0)
+        fail("misaligned", "a letter's place is not a multiple of its size", file, line);
 #ifdef DSV4_CHECK
-    check_letter(static_cast<char*>(there), size, file, line);
+    check_letter(static_cast<char*>(there), size, rank, file, line);
 #endif
     static_cast<Inbox*>(shared_of(box, rank, file, line))->received += size;
     return there;

@@ -32,6 +32,7 @@ struct Release {
 struct Done {
     List<const void*> acquired;  // addresses that it updated
     bool fenced;
+    uint32_t entered;  // the phase in which its first thread entered the cluster; 0: none has
 };
 
 List<Turn> turns;
@@ -84,6 +85,7 @@ void begin_cluster_order() {
     for (int rank = 0; rank < cluster.size; ++rank) {
         done[rank].acquired.count = 0;
         done[rank].fenced = false;
+        done[rank].entered = 0;
     }
 }
 
@@ -127,6 +129,12 @@ bool ordered_before_me(const Access& earlier, bool shared) {
     if (shared && (then.cluster != now.cluster || then.round < now.round)) return true;
     return released_to_me(then.number);
 }
+
+void note_entered() {
+    if (done[cluster.rank].entered == 0) done[cluster.rank].entered = phase;
+}
+
+bool before_entry(const Access& access, int rank) { return access.phase < done[rank].entered; }
 
 void order_by_fence() { done[cluster.rank].fenced = true; }
 

@@ -69,6 +69,39 @@ def test_check_mode_names_a_broken_rule(fault: str, kind: str, words: str) -> No
     assert Path(caught.value.file) == SOURCE
 
 
+def taken(mode: Mode, seed: int = 0, fault: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """What four blocks have in the end where letters take the place of what they had."""
+    x = np.random.default_rng(4).standard_normal((4, 64)).astype(np.float32)
+    y = np.zeros_like(x)
+    number = ("", "READ", "WRITTEN", "ODD").index(fault)
+    build(SOURCE, defines=dict(CLUSTER=4, FAULT=number), mode=mode).launch(
+        "take_place", grid=(4, 1, 1), block=(64, 1, 1), args=[x, y], seed=seed, cluster=4
+    )
+    had = x.reshape(4, 32, 2)[..., ::-1].reshape(4, 64)
+    return y, had + np.roll(had, 1, axis=0)
+
+
+@pytest.mark.parametrize(("mode", "seed"), MODES)
+def test_a_letter_takes_the_place_of_what_its_block_had_done_with(mode: Mode, seed: int) -> None:
+    got, want = taken(mode, seed)
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("READ", "race", "that its block has read: no __syncthreads between"),
+        ("WRITTEN", "race", "a letter goes to a place that has been written"),
+        ("ODD", "misaligned", "a letter's place is not a multiple of its size"),
+    ],
+)
+def test_a_letter_that_takes_a_place_too_early(fault: str, kind: str, words: str) -> None:
+    with pytest.raises(KernelFault, match=words) as caught:
+        taken("check", fault=fault)
+    assert caught.value.kind == kind
+    assert Path(caught.value.file) == SOURCE
+
+
 def added(mode: Mode, fault: int = 0) -> tuple[float, float, int]:
     """What three clusters of four blocks add up, the sum, and what is left of the ticket."""
     x = np.arange(12, dtype=np.float32)

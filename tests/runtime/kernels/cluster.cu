@@ -6,6 +6,7 @@
 #define FAULT 0
 #endif
 constexpr int EARLY = 1, NO_WAIT = 2, GONE = 3, LOST = 4, OUTSIDE = 5, TWICE = 6, UNSENT = 7;
+constexpr int READ = 1, WRITTEN = 2, ODD = 3;  // of take_place
 constexpr int ROUNDS = 3;
 
 // x, y [blocks * 64]: every block ends with what the block three before it in its cluster had, turned
@@ -39,6 +40,29 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(64)
     if (FAULT != GONE || rank == 0) return;
     await_mail(inbox[2]);
     send(inbox[0], &near[0][i], 0, value);
+}
+
+// x, y [blocks * 64]: letters take the place of what a block had there; each adds what it had to what
+// the block before it had.
+extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(64)
+    take_place(const float* x, float* y) {
+    __shared__ Inbox inbox;
+    __shared__ __align__(16) float room[64 + 2];
+    const int i = threadIdx.x, next = (cluster_rank() + 1) % CLUSTER;
+    const i64 at = (i64)blockIdx.x * 64 + i;
+    if (i == 0) open_inbox(inbox, 256);
+    room[i] = x[at];
+    __syncthreads();
+    float had = FAULT == READ ? 0.0f : room[i ^ 1];
+    __syncthreads();
+    enter_cluster();
+    if (FAULT == READ) had = room[i ^ 1];
+    if (FAULT == WRITTEN) room[i] = 0.0f;
+    await_cluster();
+    const float two[2] = {had, __shfl_xor_sync(0xffffffffu, had, 1)};
+    if (i % 2 == 0) send(inbox, room + i + (FAULT == ODD), next, two);
+    await_mail(inbox);
+    y[at] = had + room[i];
 }
 
 // Atomics across clusters: the last block of all adds up what each left in memory. FAULT: the first
