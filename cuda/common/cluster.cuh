@@ -53,11 +53,13 @@ __device__ __forceinline__ void open_inbox(Inbox& own, u32 bytes) {
                  : "memory");
 }
 __device__ __forceinline__ void enter_cluster() {
+    __syncwarp();  // these barriers want warps whole
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     // Relaxed: a release would wait for all of memory. What was read before a __syncthreads has been read.
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void await_cluster() {
+    __syncwarp();
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
