@@ -10,7 +10,8 @@
 //                     in its inbox. A place is written once in a launch, for no sender knows when it is
 //                     read.
 //   await_mail        every thread calls it, in all blocks, inbox after inbox in the same order; then all
-//                     bytes are there. A block ends behind its last one. It orders nothing else.
+//                     bytes are there for those that read them: others go by. A block ends behind its
+//                     last one. It orders nothing else.
 //
 // Sixteen blocks are what sm_90 and sm_100 take. For other cards a kernel needs another way
 // (HAS_CLUSTERS 0).
@@ -73,7 +74,8 @@ __device__ __forceinline__ void send(Inbox& box, float* own, int rank, const flo
         : "memory");
 }
 
-__device__ __forceinline__ void await_mail(const Inbox& own) {
+__device__ __forceinline__ void await_mail(const Inbox& own, bool reads = true) {
+    if (!reads) return;
     asm volatile(
         "{\n\t"
         ".reg .pred there;\n"
@@ -91,7 +93,7 @@ __device__ __forceinline__ void enter_cluster() {}
 __device__ __forceinline__ void await_cluster() {}
 template <class Value>
 __device__ __forceinline__ void send(Inbox&, float*, int, const Value&) {}
-__device__ __forceinline__ void await_mail(const Inbox&) {}
+__device__ __forceinline__ void await_mail(const Inbox&, bool = true) {}
 #endif
 
 #else
@@ -117,7 +119,8 @@ __device__ __forceinline__ void send(Inbox& box, float* own, int rank, const flo
     host::require_aligned16(there);
     for (int i = 0; i < 4; ++i) there[i] = value[i];
 }
-HOST_COLLECTIVE __device__ __forceinline__ void await_mail(const Inbox& own, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE __device__ __forceinline__ void await_mail(const Inbox& own, bool = true,
+                                                           HOST_SITE_PARAMETERS) {
     host::await_mail(&own, file, line);
 }
 
