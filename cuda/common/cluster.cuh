@@ -11,7 +11,8 @@
 //                     launch. Before, its block may use it for itself, up to a __syncthreads in front of
 //                     enter_cluster.
 //   await_mail        every thread calls it, in all blocks, inbox after inbox in the same order; then all
-//                     bytes are there. A block ends behind its last one. It orders nothing else.
+//                     bytes are there for those that read them: others go by. A block ends behind its
+//                     last one. It orders nothing else.
 //
 // Sixteen blocks are what sm_90 and sm_100 take. For other cards a kernel needs another way
 // (HAS_CLUSTERS 0).
@@ -84,7 +85,8 @@ __device__ __forceinline__ void send(Inbox& box, float* own, int rank, const flo
         : "memory");
 }
 
-__device__ __forceinline__ void await_mail(const Inbox& own) {
+__device__ __forceinline__ void await_mail(const Inbox& own, bool reads = true) {
+    if (!reads) return;
     asm volatile(
         "{\n\t"
         ".reg .pred there;\n"
@@ -102,7 +104,7 @@ __device__ __forceinline__ void enter_cluster() {}
 __device__ __forceinline__ void await_cluster() {}
 template <class Value>
 __device__ __forceinline__ void send(Inbox&, float*, int, const Value&) {}
-__device__ __forceinline__ void await_mail(const Inbox&) {}
+__device__ __forceinline__ void await_mail(const Inbox&, bool = true) {}
 #endif
 
 #else
@@ -132,7 +134,8 @@ __device__ __forceinline__ void send(Inbox& box, float* own, int rank, const flo
     float* const there = static_cast<float*>(host::letter_to(&box, own, rank, 16, file, line));
     for (int i = 0; i < 4; ++i) there[i] = value[i];
 }
-HOST_COLLECTIVE __device__ __forceinline__ void await_mail(const Inbox& own, HOST_SITE_PARAMETERS) {
+HOST_COLLECTIVE __device__ __forceinline__ void await_mail(const Inbox& own, bool = true,
+                                                           HOST_SITE_PARAMETERS) {
     host::await_mail(&own, file, line);
 }
 
