@@ -27,8 +27,7 @@
 //               and joins its own. So nobody depends on anybody. In a larger launch the last block joins
 //               alone, a warp a head, with several chunks on their way to shared memory.
 //
-// The bytes are the same. PASSED 1: rows are fetched before the wait, since the kernel in front passes on
-// what its own predecessors wrote (common/overlap.cuh), and makes the queries alone. Loops are not unrolled where they need not be: in a step every launch finds the
+// The bytes are the same. Loops are not unrolled where they need not be: in a step every launch finds the
 // caches of instructions filled by others, and waits for its own.
 #include "common/attention_mail.cuh"
 #include "common/overlap.cuh"
@@ -81,32 +80,21 @@ extern "C" __global__ void BLOCKS_OF_A_LIST __launch_bounds__(THREADS, 2)
     Sums& sums = *reinterpret_cast<Sums*>(tiles);
     let_next_start();
     if (MAILED && threadIdx.x == THREADS - 32) open_inboxes(mail, chunk);
-    float x[OWN];
-    const auto load_head = [&] {
-#pragma unroll
-        for (int i = 0; i < OWN; ++i)
-            x[i] = mine && lane + 32 * i < DIM ? q[(query + warp) * DIM + lane + 32 * i] : 0.0f;
-    };
-    if (!PASSED) {
-        wait_for_previous();
-        load_head();
-    }
+    wait_for_previous();
+
     const Angles angles{table, positions[row], R, P};
     const float own_sink = sinks_mine ? sink[first_head + lane] : 0.0f;
+    float x[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; ++i)
+        x[i] = mine && lane + 32 * i < DIM ? q[(query + warp) * DIM + lane + 32 * i] : 0.0f;
     Walk walk = {0, 0};
     const i32 count = max(gather(ids + row * ids_stride, S, N, chunk, walk, board), 0);
-    Turn turn = {};
     if (count > 0) {
         // Before the rows, behind which it would queue.
-        if (mine && lane < R / 2) turn = angles.at(lane);
+        const Turn turn = mine && lane < R / 2 ? angles.at(lane) : Turn{};
         load_own_rows(kv, board.rows, count, rows);
         cp_async_commit();
-    }
-    if (PASSED) {
-        wait_for_previous();
-        load_head();
-    }
-    if (count > 0) {
         if (mine) {
             prepare_head(x, angles, turn, eps, tiles + warp * DIM);
         } else if (warp < HEADS) {

@@ -60,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(GEMV_THREADS, MIN_BLOCKS)
     const HeadFirst deal{N, with_head ? block : -1, tile * BLOCK_ROWS};
     const int own = with_head ? HEAD_PASSES : 0;
     const int passes = own + max(0, min(PASSES - own, N / BLOCK_ROWS - tile));
+    let_next_start();
     const BothWeights weights{{codes, scales, N, (K + 127) / 128}, index_codes, index_scales};
     const Partial& partial = sum_passes<false>(weights, deal, {x, K, N, K}, passes);
     // On their way while the sums meet.

@@ -263,10 +263,6 @@ class Require:
     because: str
 
 
-PASSED: Final = "passed"
-"""The option, and build constant in capitals, of kernels that may read early what is passed on."""
-
-
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
     """Everything the project knows about one kernel.
@@ -280,8 +276,7 @@ class KernelSpec:
     begins so early.
     passes_on: whether it calls let_next_start behind its own wait_for_previous. Then the launch
     behind it may read at once what launches in front of it wrote: its reads_passed, unless this one
-    writes them. A kernel with the option PASSED does so when that is 1, and waits when it is 0;
-    others are launched plainly where they would have to wait.
+    writes them.
     starts_early: whether a dependent launch does. It wins where a multiprocessor has no room for
     two blocks of a kernel that streams weights, as by registers: each then begins where one of the
     launch before ends. Where two can share one, some multiprocessors get two and others none.
@@ -314,16 +309,6 @@ class KernelSpec:
     def symbol(self) -> str:
         """The `extern "C"` name in the source."""
         return self.name
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether a launch chooses if it reads what is passed on at once, by the option PASSED."""
-        return any(option.name == PASSED for option in self.options)
-
-    def reads_at_once(self, constants: Mapping[str, int]) -> tuple[str, ...]:
-        """What a build reads of what is passed on to it, before its wait."""
-        waits = self.may_wait and not constants[PASSED.upper()]
-        return () if waits else self.reads_passed
 
     @property
     def arrays(self) -> tuple[Arg, ...]:

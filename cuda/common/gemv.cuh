@@ -267,7 +267,6 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
     Factors next = {};
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
     wait_for_previous();
-    let_next_start();
     if (FACTORS_AHEAD) factors.load(next);
 
     Partial& partial = *reinterpret_cast<Partial*>(shared_room() + DEPTH * SLOT);
@@ -328,6 +327,7 @@ __device__ __forceinline__ void store(bf16* to, float value) { *to = f32_to_bf16
 template <bool Grouped, class Weights, class Output>
 __device__ __forceinline__ void gemv(const Weights& weights, const bf16* x, Output* y, int N, int K,
                                      int group_rows, i64 x_stride, i64 y_stride) {
+    let_next_start();
     const int block_row = blockIdx.x * (PASSES * BLOCK_ROWS);
     const int first_row = block_row + (int)threadIdx.x / 32 / SET_WARPS * SET_ROWS;
     const int passes = max(0, min(PASSES, (N - first_row + BLOCK_ROWS - 1) / BLOCK_ROWS));

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from dsv4.engine import phases
 from dsv4.runtime.device import Device
 from dsv4.runtime.launch import Launch
-from dsv4.spec import PASSED, Kernel
+from dsv4.spec import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Tape:
     def launch(self, kernel: Kernel, *arrays: Any, **named: Any) -> None:
         """A kernel on these arrays. Errors: LaunchError when they do not fit."""
         prepared = kernel.prepare(*arrays, device=self.device, dependent=self.dependent, **named)
-        if prepared.geometry.dependent and kernel.spec.reads_passed:
-            prepared = self._as_passed(kernel, prepared, arrays, named)
+        if prepared.geometry.dependent and not self._is_passed(prepared):
+            prepared = kernel.prepare(*arrays, device=self.device, **named)
         self._before = prepared
         if not self.keep:
             prepared.run()
@@ -176,23 +176,11 @@ class Tape:
         spans = tuple(self._span(prepared.arrays[a.name], a.role != "in") for a in spec.arrays)
         return spec.work(prepared.shape).size_bytes, spans
 
-    def _as_passed(
-        self, kernel: Kernel, prepared: Launch, arrays: Sequence[Any], named: Mapping[str, Any]
-    ) -> Launch:
-        """The launch as it may begin: early on what is passed on to it, or waiting for all."""
-        passed, chooses = self._is_passed(prepared), kernel.spec.may_wait
-        if passed != chooses:
-            return prepared  # which is early without the option, and waits with it
-        if not chooses:
-            plain: Launch = kernel.prepare(*arrays, device=self.device, **named)
-            return plain
-        early = {**named, PASSED: 1}
-        again: Launch = kernel.prepare(*arrays, device=self.device, dependent=True, **early)
-        return again
-
     def _is_passed(self, prepared: Launch) -> bool:
         """Whether what it reads at once is there: the launch before passes on, and writes none."""
         reads = prepared.spec.reads_passed
+        if not reads:
+            return True
         if self._before is None or not self._before.spec.passes_on:
             return False
         written = [span for span in self._counted(self._before)[1] if span.written]

@@ -7,13 +7,11 @@ from dsv4.spec import (
     BF16,
     F32,
     I32,
-    PASSED,
     Dim,
     Exact,
     Geometry,
     In,
     InOut,
-    Option,
     Out,
     Require,
     Scalar,
@@ -82,8 +80,7 @@ def _work(s: Shape) -> Work:
 attention_decode = kernel(
     name="attention_decode",
     family="attention_decode",
-    reads_early=("sink", "table"),
-    reads_passed=("kv", "ids", "positions"),
+    reads_early=(),
     starts_early=True,
     summary="head norm, rotation, sink attention, rotation back and bf16 in one launch",
     args=(
@@ -111,7 +108,6 @@ attention_decode = kernel(
         HEADS_OF_BLOCK=_heads(s),
         ROOM_BYTES=_ROOMS,
         CLUSTER=_cluster(s),
-        PASSED=s.passed,
     ),
     geometry=lambda s: Geometry(
         (_chunks(s), -(-s.H // _heads(s)), s.T), THREADS, _shared_bytes(s), cluster=_cluster(s)
@@ -130,7 +126,6 @@ attention_decode = kernel(
         ticket=Exact(because="the last to leave a row's heads puts it back; a cluster takes none"),
     ),
     work=_work,
-    options=(Option(PASSED, (0, 1)),),
     requires=(
         *REQUIRES,
         Require("R % 2 == 0 and R <= K", "lanes rotate in pairs, and lie at the end of a head"),

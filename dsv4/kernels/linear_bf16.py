@@ -177,7 +177,6 @@ def _declare(name: str, summary: str, *, grouped: bool) -> Kernel:
         family="linear_bf16",
         reads_early=("w",),
         starts_early=True,
-        passes_on=True,
         summary=summary,
         args=[
             In("w", BF16, "N K", align=16),

@@ -40,7 +40,6 @@ def _declare(name: str, summary: str, *, grouped: bool, output: Format = F32) ->
         family="linear_fp8",
         reads_early=("codes", "scales"),
         starts_early=True,
-        passes_on=True,
         summary=summary,
         args=[
             In("codes", E4M3, "N K", align=16),

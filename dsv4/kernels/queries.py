@@ -64,7 +64,6 @@ queries_fp8 = kernel(
     family="queries",
     reads_early=("codes", "scales", "index_codes", "index_scales"),
     starts_early=True,
-    passes_on=True,
     summary="y = x w^T, and the indexer's queries from another w: rotated, transformed, in FP4",
     args=[
         In("codes", E4M3, "N K", align=16),

@@ -141,7 +141,7 @@ class HostDevice:
         outputs = [v for a, v in zip(spec.args, values, strict=True) if a.role == "out"]
         poison = outputs if self.mode == "shuffle" else []
         early = spec.reads_early
-        at_once = (*(early or ()), *spec.reads_at_once(constants))
+        at_once = (*(early or ()), *spec.reads_passed)
         steady = None if early is None else [a.name in at_once for a in spec.args]
 
         def run() -> None:

@@ -47,13 +47,6 @@ def attention_decode_cases() -> Iterator[Case]:
     yield case("7 together and 4 heads", T=1, H=61, K=36, N=90, S=277, R=36, check=True)
     yield case("more than a cluster", T=1, H=5, K=36, N=90, S=690, R=6, check=True)
     yield case("more lists than a cluster", T=4, H=33, K=36, N=90, S=690, R=6)
-    # Rows that are fetched before the wait.
-    early: dict[str, Any] = dict(passed=1, check=True)
-    yield case("one, passed on", T=1, H=1, K=4, N=1, S=1, R=2, P=1, **early)
-    yield case("tail, passed on", T=3, H=9, K=12, N=50, S=41, R=6, pad={"ids": 3}, **early)
-    yield case("3 together, passed on", T=2, H=5, K=36, N=90, S=113, R=6, **early)
-    yield case("nothing listed, passed on", T=2, H=3, K=8, N=9, S=45, ids=-1, **early)
-    yield case("many, passed on", T=1, H=5, K=36, N=90, S=690, R=6, **early)
     yield case("one row", T=2, H=3, K=8, N=1, S=7)
     yield case("nothing listed", T=2, H=3, K=8, N=9, S=45, ids=-1)
     yield case("front", T=2, H=3, K=8, N=90, S=200, ids=listed(front=97), check=True)

@@ -9,7 +9,7 @@ import pytest
 
 from dsv4.engine.tape import Tape
 from dsv4.runtime.hostdevice import HostDevice
-from dsv4.spec import F32, PASSED, Exact, Geometry, In, Kernel, Option, Out, Work, kernel
+from dsv4.spec import F32, Exact, Geometry, In, Kernel, Out, Work, kernel
 
 
 class Recording(HostDevice):
@@ -18,25 +18,19 @@ class Recording(HostDevice):
     def __init__(self) -> None:
         super().__init__()
         self.dependent: list[bool] = []
-        self.constants: dict[str, int] = {}
 
     def bind(self, spec: Any, constants: Any, geometry: Any, values: Any) -> Any:
         self.dependent.append(geometry.dependent)
-        self.constants = constants
         return lambda: None
 
 
-def product(
-    *, passes_on: bool = False, reads_passed: tuple[str, ...] = (), may_wait: bool = False
-) -> Kernel:
+def product(*, passes_on: bool = False, reads_passed: tuple[str, ...] = ()) -> Kernel:
     """y = w * x, which reads w early."""
     return kernel(
         name="product", family="product", summary="", geometry=lambda s: Geometry(1, 32),
         args=[In("w", F32, "N"), In("x", F32, "N"), Out("y", F32, "N")],
         contract=dict(y=Exact("one product")), work=lambda s: Work(read=8 * s.N, write=4 * s.N),
         reads_early=("w",), starts_early=True, passes_on=passes_on, reads_passed=reads_passed,
-        options=(Option(PASSED, (0, 1)),) if may_wait else (),
-        constants=lambda s: {"PASSED": s.passed} if may_wait else {},
     )  # fmt: skip
 
 
@@ -78,17 +72,6 @@ def test_a_launch_that_passes_nothing_on_is_waited_for(tape: Tape) -> None:
     assert not last_is_dependent(tape)
     tape.launch(product(), w, z, out=y)
     assert last_is_dependent(tape)
-
-
-def test_a_launch_that_may_wait_begins_early_either_way(tape: Tape) -> None:
-    device: Any = tape.device
-    either = product(reads_passed=("x",), may_wait=True)
-    w, x, y, z = vectors(4)
-    tape.launch(PASSES, w, x, out=y)
-    tape.launch(either, w, x, out=z)
-    assert last_is_dependent(tape) and device.constants == {"PASSED": 1}
-    tape.launch(either, w, y, out=z)
-    assert last_is_dependent(tape) and device.constants == {"PASSED": 0}
 
 
 def test_nothing_is_passed_on_where_something_else_stands_between(tape: Tape) -> None:
