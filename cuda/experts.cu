@@ -37,7 +37,7 @@
 // makes its token NaN.
 //
 // Build constants: those of common/fp4_walk.cuh, TOKENS (that a block has rows of the shared expert
-// for: T, at most 8, or 1), SLOT_GROUPS (walks of a token), DENSE_PARTS, DENSE_SETS.
+// for: T, at most 8, or 1), SLOT_GROUPS (walks of a token), DENSE_PARTS.
 #include "common/fp4_walk.cuh"
 
 #include "common/hidden_groups.cuh"
@@ -97,18 +97,16 @@ __device__ __forceinline__ void copy_factors(const FirstHalf& h, i64 slot, int s
     cp_async<4>(&factors[2][s], h.weights + slot + s);
 }
 
-// The rows of a walk, and with the last one those of the shared expert: `shared` times as many, set
-// after set for every token.
+// The rows of a walk, and with the last one those of the shared expert for `tokens` tokens.
 __device__ __forceinline__ void store_first(const FirstHalf& h, i64 slot, int slots, int block_row,
-                                            int shared, int apart) {
+                                            int tokens) {
     constexpr int HALF = ROWS / 2;
-    for (int i = threadIdx.x; i < (slots + shared) * HALF; i += THREADS) {
-        const int s = i / HALF, set = max(0, s - slots) / TOKENS, t = max(0, s - slots) % TOKENS;
-        const int row = i % HALF, n = block_row + row + set * apart;
+    for (int i = threadIdx.x; i < (slots + tokens) * HALF; i += THREADS) {
+        const int s = i / HALF, t = s - slots, row = i % HALF, n = block_row + row;
         if (n >= h.N) continue;
         float gate = NAN_F32, up = NAN_F32;
         if (s >= slots) {
-            gate = dense_sum(set * ROWS + row, t), up = dense_sum(set * ROWS + HALF + row, t);
+            gate = dense_sum(row, t), up = dense_sum(HALF + row, t);
         } else if (is_expert(experts[s], h.E)) {
             gate = whole_sum(s, row) * factors[0][s];
             up = whole_sum(s, HALF + row) * factors[1][s];
@@ -127,9 +125,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     extern __shared__ __align__(128) u8 staged[];
     let_next_start();
     const int t = blockIdx.x, block_row = blockIdx.y * HALF;
-    // Of one token, blocks that find no room beside the gate begin late: the first ones do more.
-    const int with_shared = (int)gridDim.y / DENSE_SETS, apart = with_shared * HALF;
-    const bool has_shared = (TOKENS == 1 || t == 0) && (int)blockIdx.y < with_shared;
+    const bool has_shared = TOKENS == 1 || t == 0;
     const auto row_of = [&](int i) { return min(block_row + i % HALF, h.N - 1); };
     const Rows rows = Rows::of_lane(row_of);
     const ScaleRoom<Scales> scales = {staged};
@@ -140,11 +136,11 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     Walk<2> walk{slab, rows};
     walk.begin_empty();
     const Dense dense[2] = {h.shared_gate, h.shared_up};
-    DenseWalk<2, 2, DENSE_SETS> shared{dense, rows, walk, apart};
+    DenseWalk<2, 2> shared{dense, rows, walk};
     Stream stream;
     Ring ring;
     if (has_shared) {
-        copy_dense_factors<DENSE_SETS>(dense, block_row, apart);
+        copy_dense_factors(dense, block_row);
         fill_dense(shared, stream, ring);
         __syncwarp();  // the order of loads
         if (TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
@@ -174,7 +170,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
         finish_walk<0>(walk, stream, ring, in, scales);
         __syncthreads();
         const bool last = number + 1 == SLOT_GROUPS;
-        store_first(h, slot, slots, block_row, last && has_shared ? DENSE_SETS * TOKENS : 0, apart);
+        store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
         if (!last) __syncthreads();  // its factors are read
     }
 }
@@ -275,10 +271,10 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     const Slab slab[1] = {h.slab};
     Walk<1> walk{slab, rows};
     const Dense dense[1] = {h.shared};
-    DenseWalk<1, 1> shared{dense, rows, walk, 0};
+    DenseWalk<1, 1> shared{dense, rows, walk};
     Stream stream;
     Ring ring;
-    copy_dense_factors<1>(dense, block_row, 0);
+    copy_dense_factors(dense, block_row);
     fill_dense(shared, stream, ring);
     __syncwarp();  // the order of loads
     wait_for_previous();

@@ -6,12 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dsv4 import registry
-from dsv4.axes import Shape
 from dsv4.errors import LaunchError
-from dsv4.kernels import linear_bf16
-from dsv4.runtime.hostdevice import HostDevice
-from lab.testing import contract_tests, run_kernel, speed_tests
+from lab.testing import contract_tests, speed_tests
 from oracle.blocks import decode_fp8_block
 from oracle.formats import decode, encode
 from oracle.linear_fp8 import linear_fp8
@@ -87,54 +83,6 @@ def test_a_row_has_the_same_bytes_alone_and_among_eight(n: int, k: int, run: Run
     for rows in range(2, 9):
         got = run("linear_fp8", M=rows, x=x[:rows], **fixed).y
         assert got.tobytes() == alone[:rows].tobytes()
-
-
-# Parts of 2 and 1 groups, in a pass and in two; of 3 and 2, in three; then 8 parts and 2.
-TURNS = [(40, 2320), (72, 2320), (130, 4112), (100, 912), (300, 144), (600, 144)]
-
-
-@pytest.mark.parametrize(
-    ("rows", "n", "k"),
-    [(rows, *shape) for rows in (1, 8) for shape in TURNS]
-    + [(rows, 72, 2320) for rows in range(2, 8)],
-)
-def test_parts_that_a_warp_takes_in_turn_have_the_bytes_of_a_warp_each(
-    rows: int, n: int, k: int, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linear_bf16, "CARD_WARPS", 32)
-    codes, scales = weights(n, k, seed=10)
-    scales *= np.float32(1.7)
-    x = encode(np.random.default_rng(11).standard_normal((rows, k)), "bf16")
-    content = dict(M=rows, N=n, K=k, codes=codes, scales=scales, x=x)
-    got = {}
-    for half in (False, True):
-        monkeypatch.setattr(linear_bf16, "_HALF", half)
-        assert linear_bf16.constants(Shape(dict(M=rows, N=n, K=k)), 1)["TURNS"] == 1 + half
-        got[half] = run("linear_fp8", **content).y.tobytes()
-    assert got[True] == got[False]
-    if rows in (1, 8):
-        checked = run_kernel("linear_fp8", HostDevice(mode="check"), **content)
-        assert checked.y.tobytes() == got[False]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "sizes"),
-    [
-        ("linear_fp8", dict(N=32768, K=1024)),
-        ("linear_fp8", dict(N=4096, K=8192)),
-        ("linear_fp8", dict(N=1024, K=4096)),
-        ("linear_fp8_grouped_bf16", dict(N=8192, K=4096, group=1024)),
-        ("queries_fp8", dict(N=32768, K=1024, H=64, D=128, R=64, P=1)),
-    ],
-)
-@pytest.mark.parametrize("rows", range(1, 9))
-def test_a_multiprocessor_has_one_block_and_half_of_it_is_left(
-    kernel: str, sizes: dict[str, int], rows: int
-) -> None:
-    geometry = registry.spec(kernel).geometry(Shape(dict(M=rows, **sizes)))
-    heads = 4 * rows * sizes.get("D", 0)
-    assert (geometry.grid[0], geometry.block[0]) == (128, 256)
-    assert 114 * 1024 < geometry.shared_bytes <= 162 * 1024 - heads
 
 
 # 0.3 and 1.75 are what a cut to a power of two would lose; 2^-130 makes subnormal weights, and

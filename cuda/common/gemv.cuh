@@ -15,24 +15,20 @@
 // parts are added in ascending order. PARTS depends on K alone: the order does not change with N,
 // with the rows of x, or with how rows of w are dealt out.
 //
-// A warp has TURNS parts of one set of 8 * TILES rows of w, PARTS / TURNS apart, and walks the groups of
-// one after the other, pass after pass down the rows. Weights wait in shared memory, DEPTH groups of
-// them, where only the thread reads that had them copied: so there is no barrier before the parts are
-// added. A group goes to registers as a whole, and the one DEPTH further is on its way to the same place
-// before the first product. The first DEPTH groups are on their way before the kernel before has ended.
-// Of x a lane reads its elements, and the scale, from the cache a group ahead, where registers allow.
-// Rows past N repeat the last one and are not stored; past K all is 0.
-//
-// With two turns a block has half as many warps and half of an SM's registers: it begins beside a block
-// of the kernel before, which may have the other half. A longer ring makes up for the warps.
+// A warp has one part of one set of 8 * TILES rows of w and walks its groups, pass after pass down the
+// rows. Weights wait in shared memory, DEPTH groups of them, where only the thread reads that had them
+// copied: so there is no barrier before the parts are added. A group goes to registers as a whole, and
+// the one DEPTH further is on its way to the same place before the first product. The first DEPTH groups
+// are on their way before the kernel before has ended. Of x a lane reads its elements, and the scale,
+// from the cache a group ahead, where registers allow. Rows past N repeat the last one and are not
+// stored; past K all is 0.
 //
 // Such a kernel waits for its own instructions as much as for memory: nothing in the loop divides, and
 // addresses are constants apart or grow by constants.
 //
-// Build constants: ROWS (1..8), PARTS (at most K's groups: none is empty), TURNS (1 or 2), SETS (of rows
-// in a block), TILES (1, 2 or 4), PASSES, DEPTH; TAIL, 1 if K is no multiple of 128; ALONE, 1 if a
-// multiprocessor has no room for a second block of its shared memory. A launch gives
-// shared memory for the weights on their way, then for the sums of all parts.
+// Build constants: ROWS (1..8), PARTS, SETS (of rows in a block), TILES (1, 2 or 4), PASSES, DEPTH;
+// TAIL, 1 if K is no multiple of 128. A launch gives shared memory for the weights on their way, then
+// for the sums of all parts.
 #pragma once
 
 #include "common/convert.cuh"
@@ -44,19 +40,13 @@ constexpr int GROUP = 128;
 constexpr int CHUNK = 64;
 constexpr int LANE_ELEMENTS = 16;
 constexpr int PRODUCTS = CHUNK / 16;
-constexpr int SET_WARPS = PARTS / TURNS;  // and from a warp's part to its next one
-constexpr int WARPS = SET_WARPS * SETS;
+constexpr int WARPS = PARTS * SETS;
 constexpr int GEMV_THREADS = 32 * WARPS;
 constexpr int SET_ROWS = 8 * TILES;
 constexpr int BLOCK_ROWS = SETS * SET_ROWS;  // of one pass
 constexpr int PAIRS = (TILES + 1) / 2;       // of eight rows each: what one product takes
 constexpr int STEP = GROUP * PARTS;          // from a part's group to its next one
-// On an SM. One that is ALONE there leaves room for a block of another kernel, where such can begin early.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr int MIN_BLOCKS = ALONE ? 1 : 16 / WARPS;
-#else
-constexpr int MIN_BLOCKS = 16 / WARPS;
-#endif
+constexpr int MIN_BLOCKS = 16 / WARPS;       // on an SM
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 constexpr bool FACTORS_AHEAD = false;  // integers decode FP8 there, in those registers
 #else
@@ -64,7 +54,6 @@ constexpr bool FACTORS_AHEAD = true;
 #endif
 
 static_assert(ROWS >= 1 && ROWS <= 8, "verify at most 8 rows at once; split the call");
-static_assert(PARTS % TURNS == 0, "the warps of a set have equally many parts");
 static_assert(WARPS <= 16, "sixteen warps of 128 registers are an SM; lower SETS");
 static_assert(TILES == 1 || TILES % 2 == 0, "a product takes two tiles of eight rows");
 
@@ -115,31 +104,19 @@ __device__ __forceinline__ int first_column(int part) {
     return part * GROUP + (int)threadIdx.x % 4 * LANE_ELEMENTS;
 }
 
-// A run is a part of this warp in a pass, run r in turn r % TURNS of pass r / TURNS.
-__device__ __forceinline__ int part_of(int run) {
-    return threadIdx.x / 32 % SET_WARPS + run % TURNS * SET_WARPS;
-}
-__device__ __forceinline__ int groups_of(int part, const int& K) {
-    return ((K + GROUP - 1) / GROUP - part + PARTS - 1) / PARTS;
-}
-
-// The groups that a warp asks for: those of a run, then those of the next one.
+// The groups that a warp asks for: those of its part, then those of the next pass.
 template <class Weights, class Deal>
 struct Walk {
     const Weights& weights;
     const Deal& deal;
-    int K, part, groups, left;  // groups of the run's part; still to be asked for
-    int run, group;
+    int K, part, groups, left;  // groups of the part in a pass; still to be asked for
+    int pass, group;
     const typename Weights::Element* from[TILES];  // this lane's, in its rows
 
-    __device__ __forceinline__ void start_run(int number) {
-        run = number;
+    __device__ __forceinline__ void start_pass(int number) {
+        pass = number;
         group = 0;
-        if (TURNS > 1) {
-            part = part_of(run);
-            groups = groups_of(part, K);
-        }
-        const int row = deal.row_of(run / TURNS), own = row + (int)threadIdx.x % 32 / 4;
+        const int row = deal.row_of(pass), own = row + (int)threadIdx.x % 32 / 4;
         from[0] = weights.row_at(own, K) + first_column(part);
 #pragma unroll
         for (int t = 1; t < TILES; ++t) from[t] = from[0] + weights.rows_down(own, 8 * t) * K;
@@ -156,7 +133,7 @@ struct Walk {
     __device__ __forceinline__ void advance() {
         --left;
         ++group;
-        if (PASSES * TURNS > 1 && group == groups) return start_run(run + 1);
+        if (PASSES > 1 && group == groups) return start_pass(pass + 1);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) from[t] += STEP;
     }
@@ -175,18 +152,14 @@ struct FactorWalk {
     const Deal& deal;
     const Inputs<Grouped>& in;
     int part, groups, left;
-    int run, group, row;
+    int pass, group, row;
     const bf16* from;
     const float* scale_from;
 
-    __device__ __forceinline__ void start_run(int number) {
-        run = number;
+    __device__ __forceinline__ void start_pass(int number) {
+        pass = number;
         group = 0;
-        if (TURNS > 1) {
-            part = part_of(run);
-            groups = groups_of(part, in.K);
-        }
-        row = deal.row_of(run / TURNS);
+        row = deal.row_of(pass);
         from = in.columns_of(row) + first_column(part);
         if constexpr (Weights::SCALED) scale_from = weights.scales_of(row) + part;
     }
@@ -205,7 +178,7 @@ struct FactorWalk {
         }
         --left;
         ++group;
-        if (PASSES * TURNS > 1 && group == groups) return start_run(run + 1);
+        if (PASSES > 1 && group == groups) return start_pass(pass + 1);
         from += STEP;
         if constexpr (Weights::SCALED) scale_from += PARTS;
     }
@@ -226,7 +199,7 @@ __device__ __forceinline__ void multiply(const typename Weights::Raw (&raw)[TILE
     }
 }
 
-// A run is done: products hold rows tile_row and tile_row + 8 of two tiles, for two rows of x.
+// A pass is done: products hold rows tile_row and tile_row + 8 of two tiles, for two rows of x.
 __device__ __forceinline__ void keep_sums(const float (&total)[PAIRS][4],
                                           float (&partial)[SET_ROWS][ROWS]) {
     const int lane = threadIdx.x % 32;
@@ -249,21 +222,18 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
                                                const Inputs<Grouped>& in, int passes) {
     constexpr int SLOT = Held<Weights>::SLOT;
     uint4* const ring = shared_room() + threadIdx.x;
-    int part = part_of(0);
-    const int set = threadIdx.x / 32 / SET_WARPS;
-    int groups = groups_of(part, in.K), all = groups;
-#pragma unroll
-    for (int turn = 1; turn < TURNS; ++turn) all += groups_of(part_of(turn), in.K);
-    Walk<Weights, Deal> walk{weights, deal, in.K, part, groups, passes * all};
-    walk.start_run(0);
+    const int part = threadIdx.x / 32 % PARTS, set = threadIdx.x / 32 / PARTS;
+    const int groups = ((in.K + GROUP - 1) / GROUP - part + PARTS - 1) / PARTS;
+    Walk<Weights, Deal> walk{weights, deal, in.K, part, groups, passes * groups};
+    walk.start_pass(0);
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
         if (walk.left > 0) walk.fetch(ring + d * SLOT);
         walk.advance();
         cp_async_commit();
     }
-    FactorWalk<Grouped, Weights, Deal> factors{weights, deal, in, part, groups, passes * all};
-    factors.start_run(0);
+    FactorWalk<Grouped, Weights, Deal> factors{weights, deal, in, part, groups, passes * groups};
+    factors.start_pass(0);
     Factors next = {};
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
     wait_for_previous();
@@ -272,11 +242,7 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
     Partial& partial = *reinterpret_cast<Partial*>(shared_room() + DEPTH * SLOT);
     int at = 0;
 #pragma unroll 1
-    for (int run = 0; run < passes * TURNS; ++run) {
-        if (TURNS > 1) {
-            part = part_of(run);
-            groups = groups_of(part, in.K);
-        }
+    for (int pass = 0; pass < passes; ++pass) {
         float total[PAIRS][4] = {};
 #pragma unroll 1
         for (int group = 0; group < groups; ++group) {
@@ -305,7 +271,7 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
                 for (int i = 0; i < 4; ++i)
                     total[pair][i] = fmaf(sum[pair][i], now.scale, total[pair][i]);
         }
-        keep_sums(total, partial[run / TURNS][set][part]);
+        keep_sums(total, partial[pass][set][part]);
     }
     return partial;
 }
@@ -329,7 +295,7 @@ __device__ __forceinline__ void gemv(const Weights& weights, const bf16* x, Outp
                                      int group_rows, i64 x_stride, i64 y_stride) {
     let_next_start();
     const int block_row = blockIdx.x * (PASSES * BLOCK_ROWS);
-    const int first_row = block_row + (int)threadIdx.x / 32 / SET_WARPS * SET_ROWS;
+    const int first_row = block_row + (int)threadIdx.x / 32 / PARTS * SET_ROWS;
     const int passes = max(0, min(PASSES, (N - first_row + BLOCK_ROWS - 1) / BLOCK_ROWS));
     const Partial& partial = sum_passes<Grouped>(weights, InOrder{first_row},
                                                  {x, K, group_rows, x_stride}, passes);

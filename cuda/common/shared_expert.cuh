@@ -5,12 +5,10 @@
 // ascending. A warp has every WARPS-th part, and of a part one pair of tiles after the other. A piece is
 // a group of a pair.
 //
-// A block has one set of ROWS rows, or two that lie `apart`; DENSE_SETS is the most that a kernel has.
-//
 // Every warp takes DENSE_PIECES places of the ring, so that all know at which one the chosen experts
 // begin; one that has fewer pieces leaves the last ones empty.
 //
-// Build constants: those of common/fp4_walk.cuh, TOKENS (1..8, rows of x), DENSE_PARTS, DENSE_SETS.
+// Build constants: those of common/fp4_walk.cuh, TOKENS (1..8, rows of x), DENSE_PARTS.
 #pragma once
 
 #include "common/fp4_walk.cuh"
@@ -19,9 +17,8 @@ constexpr int DENSE_CHUNK = 64;
 constexpr int DENSE_PRODUCTS = DENSE_CHUNK / 16;
 constexpr int WARP_PARTS = (DENSE_PARTS + WARPS - 1) / WARPS;
 constexpr int PART_GROUPS = (K_CHUNKS + DENSE_PARTS - 1) / DENSE_PARTS;
-template <int Sets>
-constexpr int DENSE_PIECES = WARP_PARTS * Sets * PAIRS * PART_GROUPS;
-constexpr int FIRST_ROUTED = DENSE_PIECES<1> % RING;  // place
+constexpr int DENSE_PIECES = WARP_PARTS * PAIRS * PART_GROUPS;
+constexpr int FIRST_ROUTED = DENSE_PIECES % RING;  // place
 
 static_assert(TOKENS >= 1 && TOKENS <= 8, "a product has eight columns, one a token");
 static_assert(DENSE_PARTS <= 16, "more parts than the order of the shared expert's sum has");
@@ -33,26 +30,23 @@ struct Dense {
 
 // The scales of a warp's pieces, run by run. They are cold: a warp that asked for each when it comes to
 // its piece would wait for memory once a piece, whatever waits in the ring.
-__shared__ float dense_factors[WARPS][WARP_PARTS * DENSE_SETS * PAIRS][PART_GROUPS];
+__shared__ float dense_factors[WARPS][WARP_PARTS * PAIRS][PART_GROUPS];
 
 // Every part's sums of the block's rows, for every token.
-__shared__ float dense_partial[DENSE_PARTS][DENSE_SETS * ROWS][TOKENS];
+__shared__ float dense_partial[DENSE_PARTS][ROWS][TOKENS];
 
 // A part of a warp and a pair of tiles, by its number. Where warps have equally many, the build knows
 // all of them, and unrolled code has no branch for what cannot be.
-template <int Sets>
 struct DenseRun {
-    static constexpr int OF_PART = Sets * PAIRS;
     int number;
 
     static __device__ __forceinline__ DenseRun first() { return {0}; }
     __device__ __forceinline__ int part() const {
-        return (int)threadIdx.x / 32 + number / OF_PART * WARPS;
+        return (int)threadIdx.x / 32 + number / PAIRS * WARPS;
     }
-    __device__ __forceinline__ int set() const { return number % OF_PART / PAIRS; }
     __device__ __forceinline__ int pair() const { return number % PAIRS; }
     __device__ __forceinline__ bool inside() const {
-        return DENSE_PARTS % WARPS == 0 ? number < WARP_PARTS * OF_PART : part() < DENSE_PARTS;
+        return DENSE_PARTS % WARPS == 0 ? number < WARP_PARTS * PAIRS : part() < DENSE_PARTS;
     }
     __device__ __forceinline__ void advance() { ++number; }
     __device__ __forceinline__ int groups() const {
@@ -62,32 +56,29 @@ struct DenseRun {
 };
 
 // A warp's way through its runs, and behind them through the chosen experts.
-template <int Slabs, int Routed, int Sets = 1>
+template <int Slabs, int Routed>
 struct DenseWalk {
-    using Run = DenseRun<Sets>;
     // Code without branches does not keep the assembler from loading late, when a register is needed.
     static constexpr bool HERE = true;
     const Dense (&slab)[Slabs];
     const Rows& rows;
     Walk<Routed>& behind;
-    int apart;     // rows from a set to the next
-    Run run;       // to be asked for next
+    DenseRun run;  // to be asked for next
     int empty;     // places to come without a piece
     bool entered;  // the chosen experts
 
     __device__ __forceinline__ void begin() {
-        run = Run::first();
-        empty = DENSE_PIECES<Sets>;
-        for (Run own = run; own.inside(); own.advance()) empty -= own.groups();
+        run = DenseRun::first();
+        empty = DENSE_PIECES;
+        for (DenseRun own = run; own.inside(); own.advance()) empty -= own.groups();
         entered = false;
     }
     __device__ __forceinline__ void next(Stream& stream) {
         if (run.inside()) {
 #pragma unroll
             for (int j = 0; j < LOADS; ++j) {
-                const u32 first = PAIRS == 2 && run.pair() ? rows.of_tile[TILES - 2 + j % 2]
-                                                           : rows.of_tile[j % 2];
-                const u32 row = first + (u32)(run.set() * apart) * (K / LANE_CODES);
+                const u32 row = PAIRS == 2 && run.pair() ? rows.of_tile[TILES - 2 + j % 2]
+                                                         : rows.of_tile[j % 2];
                 stream.from[j] = (Slabs == 2 && run.pair() ? slab[Slabs - 1] : slab[0]).codes +
                                  (u64)row * LANE_CODES + j / 2 * DENSE_CHUNK + threadIdx.x % 4 * 16;
             }
@@ -106,19 +97,19 @@ struct DenseWalk {
 
 // Asks for as many pieces as find room before the chosen experts are known; fill_behind for what finds
 // room behind them, once those are.
-template <int Slabs, int Routed, int Sets>
-__device__ __forceinline__ void fill_dense(DenseWalk<Slabs, Routed, Sets>& walk, Stream& stream,
+template <int Slabs, int Routed>
+__device__ __forceinline__ void fill_dense(DenseWalk<Slabs, Routed>& walk, Stream& stream,
                                            Ring& ring) {
     walk.begin();
     stream.left = 0;
 #pragma unroll
-    for (int i = 0; i < RING && i < DENSE_PIECES<Sets>; ++i) ask(walk, stream, ring[i]);
+    for (int i = 0; i < RING && i < DENSE_PIECES; ++i) ask(walk, stream, ring[i]);
 }
 template <int Slabs, int Routed>
 __device__ __forceinline__ void fill_behind(DenseWalk<Slabs, Routed>& walk, Stream& stream,
                                             Ring& ring) {
 #pragma unroll
-    for (int i = DENSE_PIECES<1>; i < RING; ++i) ask(walk, stream, ring[i]);
+    for (int i = DENSE_PIECES; i < RING; ++i) ask(walk, stream, ring[i]);
     __syncwarp();
 }
 
@@ -137,20 +128,18 @@ __device__ __forceinline__ void copy_wide(bf16* room, const bf16* x) {
         }
 }
 
-// Starts the copies of this warp's dense_factors. row: the block's first; a set's lie in one block of
-// 128.
-template <int Sets, int Slabs>
-__device__ __forceinline__ void copy_dense_factors(const Dense (&slab)[Slabs], int row, int apart) {
+// Starts the copies of this warp's dense_factors. row: the block's first.
+template <int Slabs>
+__device__ __forceinline__ void copy_dense_factors(const Dense (&slab)[Slabs], int row) {
 #pragma unroll
-    for (int begin = 0; begin < DENSE_PIECES<Sets>; begin += 32) {
+    for (int begin = 0; begin < DENSE_PIECES; begin += 32) {
         const int i = begin + threadIdx.x % 32, group = i % PART_GROUPS;
-        const DenseRun<Sets> run = {i / PART_GROUPS};
-        if (i >= DENSE_PIECES<Sets> || !run.inside() || group >= run.groups()) continue;
+        const DenseRun run = {i / PART_GROUPS};
+        if (i >= DENSE_PIECES || !run.inside() || group >= run.groups()) continue;
         const float* const scales = Slabs == 2 && run.pair() ? slab[Slabs - 1].scales
                                                              : slab[0].scales;
         cp_async<4>(&dense_factors[threadIdx.x / 32][run.number][group],
-                    scales + (i64)((row + run.set() * apart) / CHUNK) * K_CHUNKS + run.part() +
-                        group * DENSE_PARTS);
+                    scales + (i64)(row / CHUNK) * K_CHUNKS + run.part() + group * DENSE_PARTS);
     }
 }
 
@@ -172,10 +161,9 @@ __device__ __forceinline__ void multiply_dense(const uint4 (&codes)[LOADS], cons
 }
 
 // All of a warp's parts into `dense_partial`. x: [TOKENS, K]; one token's is in shared memory.
-template <int Slabs, int Routed, int Sets>
-__device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed, Sets>& walk, Stream& stream,
+template <int Slabs, int Routed>
+__device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Stream& stream,
                                              Ring& ring, const bf16* x) {
-    constexpr int PIECES = DENSE_PIECES<Sets>;
     constexpr bool EVEN = K_CHUNKS % DENSE_PARTS == 0 && DENSE_PARTS % WARPS == 0;
     const int lane = threadIdx.x % 32, token = lane / 4;
     // One token's x: lanes that have none read zeros.
@@ -185,13 +173,13 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed, Sets>& wal
     const bf16 *at = nullptr, *const first_x = x + (i64)token * K + lane % 4 * 16;
     const float* factors = nullptr;
     float total[4] = {};
-    DenseRun<Sets> run = DenseRun<Sets>::first();
+    DenseRun run = DenseRun::first();
     int left = 0;
-#pragma unroll(PIECES <= 2 * RING ? (PIECES + RING - 1) / RING : 1)
-    for (int done = 0; done < PIECES; done += RING)
+#pragma unroll(DENSE_PIECES <= 2 * RING ? (DENSE_PIECES + RING - 1) / RING : 1)
+    for (int done = 0; done < DENSE_PIECES; done += RING)
 #pragma unroll
         for (int i = 0; i < RING; ++i) {
-            if (done + i >= PIECES) break;
+            if (done + i >= DENSE_PIECES) break;
             if (EVEN || run.inside()) {
                 if (left == 0) {
                     left = run.groups();
@@ -207,7 +195,7 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed, Sets>& wal
                 for (int e = 0; e < 4; ++e) {
                     total[e] = fmaf(sum[e], factor, total[e]);
                     // Products hold rows lane / 4 and lane / 4 + 8 of two tiles, for two tokens.
-                    const int n = ROWS * run.set() + 16 * run.pair() + 8 * (e / 2) + lane / 4;
+                    const int n = 16 * run.pair() + 8 * (e / 2) + lane / 4;
                     const int m = 2 * (lane % 4) + e % 2;
                     if (left == 0 && m < TOKENS) dense_partial[run.part()][n][m] = total[e];
                     if (left == 0) total[e] = 0.0f;

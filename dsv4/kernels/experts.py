@@ -41,7 +41,6 @@ from dsv4.spec import (
 
 _TOKENS = Require("T <= 8", because="a product of the tensor core has eight columns, one a token")
 _ACTIVE = Require("A <= 32", because="the sums of a token's slots wait in shared memory")
-_FIRST_ROWS = 16
 _ROUTED = "routed sums as in linear_fp4, the shared expert's as in linear_fp8"
 
 
@@ -52,9 +51,7 @@ def _shared_expert(name: str = "") -> list[Arg]:
     ]
 
 
-def _constants(
-    s: Shape, tiles: int, x_rows: int, tokens: int, *, dense_sets: int = 1
-) -> dict[str, int]:
+def _constants(s: Shape, tiles: int, x_rows: int, tokens: int) -> dict[str, int]:
     slots = min(int(s.A), SLOTS)
     walks = -(-int(s.A) // slots)
     # The blocks of one token fill a multiprocessor each; those of more run in pairs, so that one's
@@ -66,7 +63,6 @@ def _constants(
         TOKENS=tokens,
         SLOT_GROUPS=walks,
         DENSE_PARTS=int(evaluate(DENSE_PARTS, s)),
-        DENSE_SETS=dense_sets,
     )
 
 
@@ -79,9 +75,7 @@ def _geometry(s: Shape, c: Mapping[str, int], rows: int, group: int) -> Geometry
 
 
 def _first_constants(s: Shape) -> Mapping[str, int]:
-    # Of one token: half of the blocks find a multiprocessor without a block of the gate.
-    twice = s.T == 1 and s.N % (2 * _FIRST_ROWS) == 0
-    return _constants(s, 4, 1, int(s.T), dense_sets=2 if twice else 1)
+    return _constants(s, 4, 1, int(s.T))
 
 
 def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
@@ -118,8 +112,8 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
         ],
         requires=(_TOKENS, _ACTIVE),
         constants=_first_constants,
-        geometry=lambda s: _geometry(s, _first_constants(s), _FIRST_ROWS, group),
-        writes=dict(y=Tile(x=("T", 1), y=("N", _FIRST_ROWS))),
+        geometry=lambda s: _geometry(s, _first_constants(s), 16, group),
+        writes=dict(y=Tile(x=("T", 1), y=("N", 16)), shared_y=Tile(y=("N", 16))),
         contract=dict(
             # Seven spacings of swiglu_weighted are 14 roundings of the result.
             y=Within(

@@ -6,7 +6,6 @@ add in the same order to give the same bytes.
 
 from collections.abc import Mapping
 
-from dsv4 import card
 from dsv4.axes import Shape, evaluate
 from dsv4.spec import (
     BF16,
@@ -64,24 +63,8 @@ CARD_WARPS = 128 * 16
 # A thread's weights on their way: 64 KiB for each multiprocessor.
 _AHEAD_BYTES = 128
 
-# Shared memory that every card gives a block.
+# Shared memory that any card gives a block.
 _ROOM_BYTES = 99 * 1024
-
-# Whether a block of an FP8 product that fills the card takes half of a multiprocessor's registers,
-# so that it begins beside a block of the kernel before.
-_HALF = True
-
-# Of such a block: weights on their way, at most; shared memory, at least, so that no second one
-# finds room and each multiprocessor has one; and at most, which an A100 has, and which leaves 64 of
-# the 228 KiB of an H200 to the kernel before and 1 to the system for each of the two.
-_RING_BYTES = 128 * 1024
-_ALONE_BYTES = 116 * 1024
-_HALF_ROOM_BYTES = 162 * 1024
-
-
-def halved(element: int) -> bool:
-    """Whether products that fill the card leave half of its registers to others."""
-    return _HALF and element == 1 and card.room_bytes() >= _HALF_ROOM_BYTES
 
 
 def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
@@ -91,51 +74,38 @@ def constants(s: Shape, element: int = 2) -> Mapping[str, int]:
     """
     dealt, whole = int(evaluate(PARTS, s)), int(s.get("group", 32))
     for tiles in (4, 2, 1) if element == 1 else (2, 1):
-        # Sixteen warps' parts a block where rows suffice for all multiprocessors and there is room,
-        # else eight.
-        for most in (16, 8):
-            sets = max(1, most // dealt)
+        # Sixteen warps a block where rows suffice for all multiprocessors and there is room, else
+        # eight.
+        for warps in (16, 8):
+            sets = max(1, warps // dealt)
             blocks = CARD_WARPS // max(8, dealt * sets)
             sets_of_rows = -(-s.N // (8 * tiles * sets))
             enough = sets_of_rows * 4 >= blocks * 3 and whole % (8 * tiles) == 0
             passes = -(-sets_of_rows // blocks)
-            half = halved(element) and enough and dealt % 2 == 0 and dealt * sets == 16
-            deal = dict(PARTS=dealt, TURNS=2 if half else 1, SETS=sets, TILES=tiles)
-            c = all_constants(s, deal, passes, element, half=half)
-            fits = most == 8 or dealt > 8 or c["PASSES"] == passes
-            if enough and fits or tiles == 1 and most == 8:
+            c = all_constants(s, dict(PARTS=dealt, SETS=sets, TILES=tiles), passes, element)
+            fits = warps == 8 or dealt > 8 or c["PASSES"] == passes
+            if enough and fits or tiles == 1 and warps == 8:
                 return c
     raise AssertionError("one tile takes any rows")
 
 
 def all_constants(
-    s: Shape, deal: Mapping[str, int], passes: int, element: int, *, half: bool, beside: int = 0
+    s: Shape, deal: Mapping[str, int], passes: int, element: int, *, beside: int = 0
 ) -> Mapping[str, int]:
     """A deal with all other constants; fewer passes where their sums leave too little room.
 
-    half: a block is alone on a multiprocessor, with half of its registers; then fewer weights are
-    on their way before fewer passes are made. beside: bytes of a block's other shared memory.
+    beside: bytes of a block's other uses of shared memory.
     """
-    to_walk = passes * deal["TURNS"] * -(-s.K // (128 * deal["PARTS"]))
-    c = dict(ROWS=s.M, **deal, TAIL=int(s.K % 128 != 0), ALONE=int(half))
-    room = (_HALF_ROOM_BYTES if half else _ROOM_BYTES) - beside
-    sums = sums_bytes({**c, "PASSES": 1})
-    ahead = _AHEAD_BYTES * 32 * warps(c)
-    if half:
-        ahead = min(_RING_BYTES, room - passes * sums)
-    depth = max(1, min(to_walk, ahead // weights_bytes({**c, "DEPTH": 1}, element)))
-    left = room - weights_bytes({**c, "DEPTH": depth}, element)
-    return dict(c, DEPTH=depth, PASSES=max(1, min(passes, left // sums)))
-
-
-def warps(c: Mapping[str, int]) -> int:
-    """Of a block."""
-    return c["PARTS"] // c["TURNS"] * c["SETS"]
+    to_walk = passes * -(-s.K // (128 * deal["PARTS"]))
+    ahead = _AHEAD_BYTES // (32 * deal["TILES"] * element)
+    c = dict(ROWS=s.M, **deal, TAIL=int(s.K % 128 != 0), DEPTH=max(1, min(to_walk, ahead)))
+    room = _ROOM_BYTES - beside - weights_bytes(c, element)
+    return dict(c, PASSES=max(1, min(passes, room // sums_bytes({**c, "PASSES": 1}))))
 
 
 def weights_bytes(c: Mapping[str, int], element: int) -> int:
     """Of the weights on their way."""
-    return warps(c) * c["DEPTH"] * c["TILES"] * 8 * 128 * element
+    return c["PARTS"] * c["SETS"] * c["DEPTH"] * c["TILES"] * 8 * 128 * element
 
 
 def sums_bytes(c: Mapping[str, int]) -> int:
@@ -145,7 +115,7 @@ def sums_bytes(c: Mapping[str, int]) -> int:
 
 def room_bytes(c: Mapping[str, int], element: int) -> int:
     """What a launch gives of shared memory."""
-    return max(weights_bytes(c, element) + sums_bytes(c), _ALONE_BYTES if c["ALONE"] else 0)
+    return weights_bytes(c, element) + sums_bytes(c)
 
 
 def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
@@ -153,7 +123,7 @@ def geometry_of(c: Mapping[str, int], rows: int, element: int) -> Geometry:
     block_rows = 8 * c["TILES"] * c["SETS"] * c["PASSES"]
     return Geometry(
         grid=-(-rows // block_rows),
-        block=32 * warps(c),
+        block=32 * c["PARTS"] * c["SETS"],
         shared_bytes=room_bytes(c, element),
     )
 

@@ -3,16 +3,7 @@
 from collections.abc import Mapping
 
 from dsv4.axes import Shape, evaluate
-from dsv4.kernels.linear_bf16 import (
-    BECAUSE,
-    CARD_WARPS,
-    DEPTH,
-    PARTS,
-    all_constants,
-    halved,
-    room_bytes,
-    warps,
-)
+from dsv4.kernels.linear_bf16 import BECAUSE, CARD_WARPS, DEPTH, PARTS, all_constants, room_bytes
 from dsv4.spec import (
     BF16,
     E4M3,
@@ -32,19 +23,13 @@ from dsv4.spec import (
 _PASS_ROWS = 32
 
 
-def _half(s: Shape) -> bool:
-    """Whether a block of eight warps is alone on a multiprocessor: rows suffice for all of them."""
-    enough = (s.N + s.H * s.D) * 4 >= s.D * (CARD_WARPS // 16) * 3
-    return halved(1) and evaluate(PARTS, s) == 8 and enough
-
-
 def _constants(s: Shape) -> Mapping[str, int]:
     """Passes: as many as let all rows go through the card's warps at once, and a head at least."""
-    dealt, half = int(evaluate(PARTS, s)), _half(s)
-    blocks = CARD_WARPS // (16 if half else 8)
+    dealt = int(evaluate(PARTS, s))
+    blocks = CARD_WARPS // max(8, dealt)
     passes = max(s.D // _PASS_ROWS, -(-(s.N + s.H * s.D) // (_PASS_ROWS * blocks)))
-    deal = dict(PARTS=dealt, TURNS=1, SETS=1, TILES=_PASS_ROWS // 8)
-    return {**all_constants(s, deal, passes, 1, half=half, beside=4 * s.M * s.D), "WIDTH": s.D}
+    deal = dict(PARTS=dealt, SETS=1, TILES=_PASS_ROWS // 8)
+    return {**all_constants(s, deal, passes, 1, beside=4 * s.M * s.D), "WIDTH": s.D}
 
 
 def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
@@ -54,7 +39,7 @@ def geometry_of(c: Mapping[str, int], s: Shape) -> Geometry:
     left = s.N // rows - s.H * beside
     return Geometry(
         grid=s.H + max(0, -(-left // c["PASSES"])),
-        block=32 * warps(c),
+        block=32 * c["PARTS"],
         shared_bytes=room_bytes(c, 1),
     )
 

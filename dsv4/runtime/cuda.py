@@ -15,7 +15,6 @@ import cupy
 import numpy as np
 from cupy_backends.cuda.api import driver
 
-from dsv4 import card
 from dsv4.errors import DeviceError, LaunchError, Refusal
 from dsv4.runtime.blas import Blas
 from dsv4.runtime.device import Device, Graph
@@ -91,7 +90,6 @@ class CudaDevice:
         self.arch = _FEATURE_TARGETS.get(capability, f"sm_{capability}")
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
-        card.fit(int(self._device.attributes["MaxSharedMemoryPerBlockOptin"]))
         self._blas = Blas(index)
         self._beside: list[Any] = []
         self._staged: deque[tuple[Any, Any]] = deque()

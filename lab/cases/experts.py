@@ -53,8 +53,6 @@ def _first_halves() -> Iterator[Case]:
         yield Case("tokens", E=5, N=33, K=384, T=tokens, A=3, **_FIRST, check=tokens in (3, 8))
     yield Case("a tail of rows", E=3, N=130, K=256, T=1, A=2, **_FIRST)
     yield Case("parts of two groups", E=3, N=17, K=2304, T=1, A=2, **_FIRST)
-    for width in (384, 2304):
-        yield Case("two sets of shared rows", E=3, N=96, K=width, T=1, A=2, **_FIRST)
     yield Case("one part has less", E=2, N=9, K=2176, T=3, A=1, **_FIRST)
     yield Case("more slots than a walk", E=8, N=18, K=256, T=2, A=19, **_FIRST)
     yield Case("stray", E=3, N=21, K=256, T=7, A=2, **{**_FIRST, "ids": stray_ids})

@@ -53,9 +53,6 @@ def linear_fp8_cases() -> Iterator[Case]:
     yield Case("one part has less", M=2, N=5, K=1536 + 16, scales=_RELEASE)
     yield Case("two groups a part", M=2, N=7, K=2304, scales=_RELEASE)
     yield Case("two passes", M=2, N=8200, K=16, scales=_RELEASE)
-    # The parts of a warp have two groups and one, or one and one with a tail.
-    yield Case("two turns, the second shorter", M=3, N=801, K=2320, scales=_RELEASE)
-    yield Case("two turns in two passes", M=2, N=8200, K=144, scales=_RELEASE)
     # 130 rows and 144 columns: the second block of scales has two rows, or 16 columns.
     yield Case("distinct scales", M=3, N=130, K=144, scales=literal([2.0**-3, 8.0, 0.5, 64.0]))
     yield Case("scales with mantissa bits", M=3, N=130, K=272, scales=literal([1.75, 0.3, 1.1]))
@@ -95,7 +92,6 @@ def linear_fp8_grouped_cases() -> Iterator[Case]:
     yield Case("three groups", M=3, N=72, K=272, group=24, scales=_RELEASE, pad={"x": 8, "y": 3})
     yield Case("one group", M=2, N=32, K=144, group=32, scales=_RELEASE)
     yield Case("four tiles", M=8, N=256, K=400, group=128, scales=_RELEASE, check=True)
-    yield Case("two turns", M=3, N=6400, K=144, group=200, scales=_RELEASE)
     yield Case("scales with mantissa bits", M=3, N=64, K=272, group=16, scales=literal([1.75, 0.3]))
     for rows in (1, 4, 8):
         yield Case("wo_a", M=rows, N=8192, K=4096, group=1024, scales=_RELEASE, level="full")

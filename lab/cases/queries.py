@@ -37,7 +37,6 @@ def queries_cases() -> Iterator[Case]:
     yield case("all lanes turn", M=2, N=160, K=272, H=3, D=32, R=32)
     yield case("blocks without a head", M=3, N=2080, K=16, H=1, D=32)
     yield case("several passes beside a head", M=2, N=9120, K=16, H=7, D=32)
-    yield case("one block a multiprocessor", M=3, N=4192, K=912, H=3, D=32)
     yield case("outside the table", M=3, N=32, K=272, H=2, D=64, positions=literal([-1, 49, 50]))
     yield case("scales far apart", M=2, N=64, K=272, H=3, D=64, index_scales=literal([2e-9, 3e5]))
     yield case("scale of zero", M=2, N=32, K=144, H=3, D=64, index_scales=0.0)
