@@ -14,8 +14,7 @@
 // A warp takes tiles of WARP_ROWS neighbouring rows of w past ROWS rows of x, and its block WARPS such
 // tiles at a time from a span of its own. The loads of BATCH steps are always on their way: with each
 // step that is added its successor a batch later begins, in the next tile too, so that no sum waits for
-// memory before the span's end; the first of them begin before the kernel in front has ended. Rows past
-// the end repeat the last one and are not stored.
+// memory before the span's end. Rows past the end repeat the last one and are not stored.
 //
 // lm_head_argmax writes no logits. A logit and its place become one integer that is larger for a
 // larger logit, then for a lower place; a lane keeps the largest of its own, and a block offers the
@@ -26,7 +25,6 @@
 //
 // Build constants: ROWS (1..8), WARP_ROWS, BATCH, WHOLE (whether D is whole batches of steps).
 #include "common/dots.cuh"
-#include "common/overlap.cuh"
 
 constexpr int WARPS = 8;
 constexpr int MIN_BLOCKS = ROWS <= 4 ? 2 : 1;  // on an SM; more rows need more than 128 registers
@@ -62,12 +60,11 @@ __device__ __forceinline__ void dots(const float* x, const bf16* w, int T, int V
     const int end = min((first + each + (span < left)) * WARPS, tiles);
     const int mine = threadIdx.x % 32 * LANE_ELEMENTS;
     int tile = first * WARPS + threadIdx.x / 32;
+    if (tile >= end) return;
 
     Batch batch = {w, V, D, {}};
-    if (tile < end)
 #pragma unroll
-        for (int b = 0; b < BATCH; ++b) batch.fetch(tile, mine, b);
-    wait_for_previous();
+    for (int b = 0; b < BATCH; ++b) batch.fetch(tile, mine, b);
     for (; tile < end; tile += WARPS) {
         Sum sum[WARP_ROWS][ROWS] = {};
         for (int begin = 0; begin < D; begin += BATCH * STEP) {
@@ -124,7 +121,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
     __shared__ u64 offered[WARPS][32];
     __shared__ bool last;
     u64 own = 0;
-    let_next_start();
     dots<float>(x, w, T, V, D, [&](int tile, const LaneSum<float>& mine) {
         const int v = tile * WARP_ROWS + mine.r;
         if (mine.keeper && v < V) own = max(own, key_of(to_f32(mine.sum), v));

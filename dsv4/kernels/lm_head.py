@@ -103,8 +103,6 @@ lm_head_f32 = _logits("lm_head_f32", F32)
 lm_head_argmax = kernel(
     name="lm_head_argmax",
     family="lm_head",
-    reads_early=("w",),
-    starts_early=True,
     summary="the greedy token of every row and its logit, without writing the others",
     args=[
         *_INPUTS,
