@@ -33,7 +33,9 @@ _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
 _GROUP = 128
 _MOST_WARPS = 25
-_CLUSTER = 16  # blocks of a row, at most; what sm_90 and sm_100 take
+# Blocks of a row, at most; sixteen are what sm_90 and sm_100 take. More rows than six have half as many:
+# an H200 does not find room for so many clusters of sixteen at once.
+_CLUSTER, _HALF_CLUSTER, _MOST_ROWS = 16, 8, 6
 
 _REQUIRES = (
     Require("M <= 8", because="a row's streams are unrolled"),
@@ -53,11 +55,12 @@ def _counted(terms: str = "") -> Within:
 
 def _constants(s: Shape) -> Mapping[str, int]:
     parts = int(-(-s.M * s.D // 256))
+    most = _CLUSTER if s.T <= _MOST_ROWS else _HALF_CLUSTER
     return dict(
         STREAMS=s.M,
         PARTS=parts,
         PER_THREAD=-(-s.D // _NORM_THREADS),
-        CLUSTER=max(size for size in (1, 2, 4, 8, _CLUSTER) if size <= parts),
+        CLUSTER=max(size for size in (1, 2, 4, 8, 16) if size <= min(parts, most)),
     )
 
 

@@ -41,7 +41,6 @@ indexer_select = kernel(
     name="indexer_select",
     family="indexer_select",
     reads_early=(),
-    starts_early=True,
     summary="scores of block keys, and the ids of the largest in order, in one launch",
     args=[
         In("q", BF16, "T H K", align=16),
