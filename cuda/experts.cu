@@ -14,12 +14,15 @@
 //
 // A block has ROWS rows of w (half of them gate, half up) for one token, tokens side by side so that
 // those with the same expert share it through the L2 cache. All weights go through the ring of
-// common/fp4_walk.cuh: the shared expert's first, which depend on no routing; behind them, as places
-// become free, those of the chosen experts. ..._gate_up has the shared expert's rows for all tokens in
-// the blocks of token 0; ..._down has them in every block, for the sum is there. A walk takes SLOTS
-// experts.
+// common/fp4_walk.cuh: the shared expert's first, which depend on no routing. ..._gate_up has the shared
+// expert's rows for all tokens in the blocks of token 0; ..._down has them in every block, for the sum is
+// there. A walk takes SLOTS experts.
 //
-// What kernels before have written (ids, rows of x) is asked for all at once: a chain of loads behind
+// ..._gate_up multiplies the shared expert's before it waits for the kernel in front, which chooses the
+// others from the same rows (it passes on, see common/overlap.cuh): memory would idle meanwhile.
+//
+// ..._down has the chosen experts' weights follow the shared one's in the ring, as places become free.
+// What the kernel before has written (ids, hidden rows) it asks for all at once: a chain of loads behind
 // the ring's, which fill a multiprocessor's queue for a microsecond or two, would cost that much a load,
 // and memory would idle when the ring is there.
 //
@@ -131,6 +134,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     const Inputs in = {x, (float*)(room + (TOKENS == 1 ? K : 0))};
     const Slab slab[2] = {h.gate, h.up};
     Walk<2> walk{slab, rows};
+    walk.begin_empty();
     const Dense dense[2] = {h.shared_gate, h.shared_up};
     DenseWalk<2, 2> shared{dense, rows, walk};
     Stream stream;
@@ -139,16 +143,16 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
         copy_dense_factors(dense, block_row);
         fill_dense(shared, stream, ring);
         __syncwarp();  // the order of loads
+        if (TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
     }
+    stage(in, h.x, h.x_scales, t, first_of_x(h.x, h.x_scales, t));
+    clear_zeros();
+    cp_async_wait_all();
+    __syncthreads();
+    if (has_shared) finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x);
     wait_for_previous();
     copy_ids(h.ids + (i64)t * h.A, h.A);
-    cp_async_commit();
-    const FirstOfX first_x = first_of_x(h.x, h.x_scales, t);
-    if (has_shared && TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
-    cp_async_commit();
-    clear_zeros();
-    __syncwarp();
-    cp_async_wait<1>();
+    cp_async_wait_all();
     __syncthreads();
 
 #pragma unroll 1
@@ -157,24 +161,13 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
         const i64 slot = (i64)t * h.A + first;
         const int id = id_of_lane(number == 0 ? experts : h.ids + slot, slots, h.E);
         if (number != 0 && threadIdx.x < slots) experts[threadIdx.x] = id;
-        const bool dense_first = number == 0 && has_shared;
         walk.begin(id, h.N);
-        if (dense_first)
-            fill_behind(shared, stream, ring);
-        else
-            fill<FIRST_ROUTED>(walk, stream, ring);
+        fill<0>(walk, stream, ring);
         copy_factors(h, slot, slots, id);
         scales.copy(slab, id, slots, h.N, row_of);
-        if (number == 0) stage(in, h.x, h.x_scales, t, first_x);
-        if (dense_first) {
-            cp_async_commit();
-            cp_async_wait<1>();
-            __syncwarp();
-            finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x);
-        }
         cp_async_wait_all();
         __syncthreads();
-        finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
+        finish_walk<0>(walk, stream, ring, in, scales);
         __syncthreads();
         const bool last = number + 1 == SLOT_GROUPS;
         store_first(h, slot, slots, block_row, last && has_shared ? TOKENS : 0);
@@ -313,13 +306,14 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
             fill<FIRST_ROUTED>(walk, stream, ring);
         copy_places(h, slot, first, slots, id);
         scales.copy(slab, id, slots, h.N, row_of);
-        quantise_rows(groups, hidden, min(SLOTS, h.A - first) * K, in);
+        // The shared expert's first: what it frees of the ring is on its way while rows find their grid.
         if (number == 0) {
             cp_async_commit();
             cp_async_wait<1>();
             __syncwarp();
             finish_dense(shared, stream, ring, room);
         }
+        quantise_rows(groups, hidden, min(SLOTS, h.A - first) * K, in);
         cp_async_wait_all();
         __syncthreads();
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);

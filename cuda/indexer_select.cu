@@ -14,7 +14,7 @@
 //
 // Otherwise every block counts its scores' first digits (common/selection.cuh), adds the counts to
 // `bins`, and takes a ticket. The last one has the counts of all, so one pass over the scores finds
-// what can be chosen (common/narrowing.cuh). More than 2 L scores are too many for that: there a block
+// what can be chosen (common/narrowing.cuh). More than SCANS scores are too many for that: there a block
 // sees how far `bins` have come when it has added its own. The digit of the last place among these
 // bounds that of the last place of all from below, so only what reaches it is put into `list`, and
 // the last block reads that instead. Blocks that come early list more than late ones; where the list
@@ -33,7 +33,8 @@
 
 constexpr int WARPS = 16;
 constexpr int THREADS = 32 * WARPS;
-constexpr i32 SCANS = 2 * LIST;          // scores that the last block reads all
+// Scores that the last block reads all: of more, one block's instructions would take longer than lists.
+constexpr i32 SCANS = 2 * LIST < 4096 ? 2 * LIST : 4096;
 constexpr int TURN = WARPS * WARP_KEYS;  // keys of a block at a time
 constexpr int ENTRIES = 2048;            // twice as many as can be chosen
 #include "common/narrowing.cuh"

@@ -25,8 +25,8 @@ class KernelFault(LaunchError):
     """The host backend's check mode caught a fault inside a kernel.
 
     kind is one of "out-of-bounds", "race", "uninitialised-shared", "divergent-barrier",
-    "deadlock", "write-to-const", "early-access", "early-end", "misaligned", "assertion",
-    "division-by-zero"; file and line locate it in the `.cu`, block and thread say who.
+    "deadlock", "write-to-const", "early-access", "early-start", "early-end", "misaligned",
+    "assertion", "division-by-zero"; file and line locate it in the `.cu`, block and thread say who.
     """
 
     def __init__(

@@ -165,12 +165,15 @@ class Geometry:
     """Grid and block of a launch (x, y, z) and its dynamic shared memory in bytes.
 
     dependent: it may begin before the launch in front of it has ended.
+    cluster: blocks, neighbours along x, that run together and reach each other's shared memory; the
+    source says the same number (common/cluster.cuh).
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
     dependent: bool
+    cluster: int
 
     def __init__(
         self,
@@ -178,12 +181,14 @@ class Geometry:
         block: int | Sequence[int],
         shared_bytes: int = 0,
         dependent: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Fill missing dimensions with 1."""
         object.__setattr__(self, "grid", _triple(grid))
         object.__setattr__(self, "block", _triple(block))
         object.__setattr__(self, "shared_bytes", int(shared_bytes))
         object.__setattr__(self, "dependent", dependent)
+        object.__setattr__(self, "cluster", int(cluster))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +274,9 @@ class KernelSpec:
     reads_early: inputs that a launch may read before the one in front of it has ended, as weights
     that nothing in a step writes; the source keeps the rules of common/overlap.cuh. None: no launch
     begins so early.
+    passes_on: whether it calls let_next_start behind its own wait_for_previous. Then the launch
+    behind it may read at once what launches in front of it wrote: its reads_passed, unless this one
+    writes them.
     starts_early: whether a dependent launch does. It wins where a multiprocessor has no room for
     two blocks of a kernel that streams weights, as by registers: each then begins where one of the
     launch before ends. Where two can share one, some multiprocessors get two and others none.
@@ -292,6 +300,8 @@ class KernelSpec:
     min_arch: int = 80
     spills: int = 0
     reads_early: tuple[str, ...] | None = None
+    reads_passed: tuple[str, ...] = ()
+    passes_on: bool = False
     starts_early: bool = False
     declared_at: str = ""
 

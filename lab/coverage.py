@@ -16,7 +16,11 @@ from lab.cases import cases, scalars_of
 from lab.cases.select import is_adversarial
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(")
+# Between `void` and the name: a macro that says how many blocks are a cluster, then the bounds.
+_KERNEL = re.compile(
+    r"__global__\s+void\s+(?:[A-Z_]+(?:\([^()]*\))?\s+)?(?:__launch_bounds__\s*\([^()]*\)\s*)?"
+    r"(\w+)\s*\("
+)
 # Arguments of these formats hold ids, counts or copied bytes, not numbers to be rounded.
 _NO_NUMBERS = ("i32", "i64", "u8")
 

@@ -7,17 +7,19 @@ cases, in `check`; on a machine with a GPU it runs there too (marker `gpu`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsv4 import registry
 from dsv4.runtime.device import Device, cuda_problem, open_device
 from dsv4.runtime.hostdevice import HostDevice
 from dsv4.runtime.launch import prepare
+from dsv4.spec import Geometry, KernelSpec
 from lab.arrays import Guarded
 from lab.bench.chosen import benched
 from lab.bench.kernels import open_side
@@ -108,6 +110,30 @@ def run_kernel(kernel: str, device: Device, **content: Any) -> SimpleNamespace:
         bits = arrays[arg.name].bits()
         results[arg.name] = decode(bits, arg.fmt.name) if arg.fmt.is_float else bits
     return SimpleNamespace(**results)
+
+
+class WithoutClusters(HostDevice):
+    """Kernels as they are built for cards whose blocks cannot reach each other."""
+
+    def bind(
+        self,
+        spec: KernelSpec,
+        constants: Mapping[str, int],
+        geometry: Geometry,
+        values: Sequence[Any],
+    ) -> Callable[[], None]:
+        """The same call, of a build with CLUSTERED 0."""
+        alone = {**constants, "CLUSTERED": 0}
+        return super().bind(spec, alone, replace(geometry, cluster=1), values)
+
+
+def same_without_clusters(kernel: str, *, mode: str = "run", **content: Any) -> bool:
+    """Whether a launch writes the same with clusters as without; NaNs are all the same."""
+    found = [
+        vars(run_kernel(kernel, device(mode=mode), **content))
+        for device in (HostDevice, WithoutClusters)
+    ]
+    return all(np.array_equal(a, found[1][n], equal_nan=True) for n, a in found[0].items())
 
 
 def _results(kernel: str, case: Case, place: str) -> list[CaseResult]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsv4.runtime.hostdevice import HostDevice
-from lab.testing import contract_tests, run_kernel, speed_tests
+from lab.testing import contract_tests, run_kernel, same_without_clusters, speed_tests
 from oracle.attention import sink_attention
 from oracle.attention_decode import attention_decode
 
@@ -86,6 +86,28 @@ def test_the_order_in_which_blocks_come_does_not_show(seed: int) -> None:
     plain, shuffled = on(HostDevice()), on(HostDevice(mode="shuffle", seed=seed, workers=2))
     assert np.array_equal(plain.o, shuffled.o)
     assert not plain.ticket.any() and not shuffled.ticket.any()
+
+
+@pytest.mark.parametrize("mode", ["run", "shuffle", "check"])
+@pytest.mark.parametrize(
+    ("T", "H", "K", "size"),
+    [(1, 5, 36, 60), (2, 3, 8, 97), (6, 5, 36, 181), (1, 61, 8, 277), (1, 61, 12, 633)],
+)
+def test_cards_without_clusters_join_to_the_same_bytes(
+    mode: str, T: int, H: int, K: int, size: int
+) -> None:
+    rng = np.random.default_rng(size)
+    content = inputs(T, H, K, 90, 4, seed=size)
+    content["kv"][rng.random((90, K)) < 1e-3] = np.nan
+    content["kv"][::40, 0] = np.inf
+    content["sink"][::3] = -np.inf
+    ids = rng.integers(-20, 90, (T, size)).astype(np.int32)
+    ids[0, 41:] = -1  # chunks of nothing
+
+    def same(kernel: str, **c: Any) -> Any:
+        return same_without_clusters(kernel, mode=mode, **c)
+
+    assert attended(same, ids, **content)
 
 
 def test_a_large_sink_takes_everything(run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dsv4.errors import SpecError
 from dsv4.runtime.hostdevice import HostDevice
-from lab.testing import contract_tests, run_kernel, speed_tests
+from lab.testing import contract_tests, run_kernel, same_without_clusters, speed_tests
 from oracle.formats import decode, encode
 
 Run = Callable[..., SimpleNamespace]
@@ -82,6 +82,16 @@ def test_a_token_that_does_not_exist_is_a_row_of_nan(run: Run) -> None:
 
 def test_a_launch_leaves_its_ticket_for_the_next_one(run: Run) -> None:
     assert not run("hyper_step_open", **between(3)).ticket.any()
+
+
+@pytest.mark.parametrize("mode", ["run", "shuffle", "check"])
+@pytest.mark.parametrize(("rows", "width"), [(1, 128), (2, 384), (2, 1152)])
+def test_cards_without_clusters_write_the_same_bytes(mode: str, rows: int, width: int) -> None:
+    given = between(rows, width)
+    assert same_without_clusters("hyper_step_open", mode=mode, **given)
+    head = dict(fn=given["fn"][:4], scale=1.0, base=given["base"][:4], gain=given["gain"])
+    rest = dict(T=rows, M=4, D=width, x=given["x"], ticket=0, **EPS)
+    assert same_without_clusters("hyper_step_exit", mode=mode, **head, **rest)
 
 
 def test_a_width_that_is_no_whole_group_is_refused(run: Run) -> None:

@@ -1,6 +1,6 @@
 """Gates: the contract, ties at every level, ids and tokens that name nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from dsv4.errors import LaunchError
-from lab.testing import contract_tests, speed_tests
+from dsv4.runtime.hostdevice import HostDevice
+from dsv4.spec import Geometry, KernelSpec
+from lab.cases.fills import ids, normal, sprinkled
+from lab.testing import contract_tests, run_kernel, speed_tests
 from oracle.formats import encode
 
 Run = Callable[..., SimpleNamespace]
@@ -33,6 +36,37 @@ def gate(raw: Any, active: int = 2, **more: Any) -> dict[str, Any]:
     ) | more  # fmt: skip
 
 
+class WithoutClusters(HostDevice):
+    """Runs kernels as cards without clusters do."""
+
+    def bind(
+        self,
+        spec: KernelSpec,
+        constants: Mapping[str, int],
+        geometry: Geometry,
+        values: Sequence[Any],
+    ) -> Callable[[], None]:
+        return super().bind(spec, {**constants, "CLUSTERED": 0}, geometry, values)
+
+
+@pytest.mark.parametrize("experts", [1, 5, 33, 160, 256])
+@pytest.mark.parametrize("kernel", ["router_gate", "router_gate_hash"])
+def test_cards_without_clusters_give_the_same_bytes(kernel: str, experts: int) -> None:
+    chooses = dict(bias=normal(0.3))
+    if kernel == "router_gate_hash":
+        chooses = dict(table=ids("E"), tokens=ids("V"))
+    given: dict[str, Any] = dict(
+        T=1, E=experts, A=min(experts, 6), D=520, M=4, x=normal(), mix=normal(), hyper_base=0.5,
+        w=sprinkled(normal(), [np.nan, np.inf], 1e-3), hyper_scale=0.8, ticket=0, scale=1.5,
+        eps=1e-6, **chooses, **(dict(V=9) if "table" in chooses else {}),
+    )  # fmt: skip
+    together = run_kernel(kernel, HostDevice(), **given)
+    for mode in ("run", "shuffle", "check"):
+        alone = run_kernel(kernel, WithoutClusters(mode=mode), **given)
+        for name, y in vars(together).items():
+            assert vars(alone)[name].tobytes() == y.tobytes(), (mode, name)
+
+
 def test_the_largest_scores_are_chosen_the_largest_first(run: Run) -> None:
     got = run("router_gate", **gate([0.5, -1.0, 2.0, 25.0, 0.0]))
     assert got.ids.tolist() == [[3, 2]] and got.order.tolist() == [[1, 0]]
@@ -46,6 +80,16 @@ def test_equal_scores_go_to_the_lowest_experts_over_all_lanes(run: Run) -> None:
     raw[0, [1, 33, 65, 2, 69]] = 1.0
     got = run("router_gate", **gate(raw, active=6))
     assert got.ids.tolist() == [[1, 2, 33, 65, 69, 0]]
+
+
+@pytest.mark.parametrize("experts", [33, 160, 256])
+def test_equal_scores_of_all_blocks_of_a_cluster_go_to_the_lowest_experts(
+    run: Run, experts: int
+) -> None:
+    raw = np.zeros((1, experts))
+    raw[0, [experts - 1, 3, experts // 2, 17, 18]] = 1.0
+    got = run("router_gate", **gate(raw, active=7))
+    assert got.ids.tolist() == [[3, *sorted({17, 18, experts // 2}), experts - 1, 0, 1, 2][:7]]
 
 
 def test_numbers_come_before_nan_and_minus_infinity_does_too(run: Run) -> None:

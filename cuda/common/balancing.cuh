@@ -138,13 +138,20 @@ struct Open {
     }
     // By a block of so many warps, a warp a token: the bytes of hyper_split.
     __device__ __forceinline__ void close(int tokens, int warps) const {
-        const int lane = threadIdx.x % 32;
         for (int t = threadIdx.x / 32; t < tokens; t += warps) {
-            const float* const own = mix + t * MIXES;
-            store_balanced(own, scale, base, eps, comb + t * STREAMS * STREAMS);
-            if (lane >= STREAMS) continue;
-            const int at = STREAMS + lane;
-            post[t * STREAMS + lane] = 2.0f * gate(own[at], scale[1], base[at]);
+            close_comb(t);
+            close_post(t);
         }
+    }
+    // Halves of it, by a warp each.
+    __device__ __forceinline__ void close_comb(int t) const {
+        store_balanced(mix + t * MIXES, scale, base, eps, comb + t * STREAMS * STREAMS);
+    }
+    __device__ __forceinline__ void close_post(int t) const {
+        const int lane = threadIdx.x % 32;
+        if (lane >= STREAMS) return;
+        const float* const own = mix + t * MIXES;
+        const int at = STREAMS + lane;
+        post[t * STREAMS + lane] = 2.0f * gate(own[at], scale[1], base[at]);
     }
 };

@@ -154,6 +154,36 @@ __device__ __forceinline__ LaneSum<Sum> warp_sums(const Sum (&sum)[WARP_ROWS][RO
     return {held[0], i % WARP_ROWS, i / WARP_ROWS, i < ROW_PAIRS && lane % (32 / HELD_PAIRS) == 0};
 }
 
+// From here on lanes that are Offset apart and less fold what they hold: of several sums each keeps a half.
+template <int Offset, int Count, class Sum>
+__device__ __forceinline__ Sum fold_lanes(const Sum (&held)[Count]) {
+    constexpr int HALF = Count > 1 ? Count / 2 : 1;
+    const bool upper = threadIdx.x & Offset;
+    Sum kept[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+        const Sum low = held[i], high = held[Count > 1 ? i + HALF : i];
+        kept[i] = (upper ? high : low) + __shfl_xor_sync(FULL_WARP, upper ? low : high, Offset);
+    }
+    if constexpr (Offset > 1)
+        return fold_lanes<Offset / 2>(kept);
+    else
+        return kept[0];
+}
+
+// warp_sums for a kernel in which its loops put what lanes hold into memory; here nothing has an index.
+template <class Sum>
+__device__ __forceinline__ LaneSum<Sum> warp_sums_by_type(const Sum (&sum)[WARP_ROWS][ROWS]) {
+    static_assert(ROW_PAIRS <= 32, "a lane keeps at most one sum; lower WARP_ROWS");
+    Sum held[HELD_PAIRS];
+#pragma unroll
+    for (int i = 0; i < HELD_PAIRS; ++i)
+        held[i] = i < ROW_PAIRS ? sum[i % WARP_ROWS][i / WARP_ROWS] : Sum(0);
+    const int lane = threadIdx.x % 32, i = lane / (32 / HELD_PAIRS);
+    return {fold_lanes<16>(held), i % WARP_ROWS, i / WARP_ROWS,
+            i < ROW_PAIRS && lane % (32 / HELD_PAIRS) == 0};
+}
+
 // The sum as a float, rounded once. Any NaN comes out as the one that the device itself makes, so
 // that its bits do not tell in which order a CPU took the operands.
 template <class Sum>

@@ -116,6 +116,8 @@ struct Walk {
     u32 matrix;          // where that of slot `lane` begins, in units of 16 bytes
     u32 valid, waiting;  // slots of the set, a bit each: with an expert; not asked for yet
 
+    // Nothing to ask for yet.
+    __device__ __forceinline__ void begin_empty() { matrix = valid = waiting = 0; }
     // id: as id_of_lane says.
     __device__ __forceinline__ void begin(int id, int N) {
         const int set = threadIdx.x / (32 * PARTS);

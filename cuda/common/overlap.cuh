@@ -6,6 +6,9 @@
 // thread that touches such memory calls it first, and every block calls it, for the kernel behind
 // counts on it. In a plain launch both do nothing; on the host check mode reports what breaks these
 // rules.
+//
+// A kernel that calls let_next_start behind its wait passes on: once the next one begins, all in front of
+// this one has ended, and may be read at once.
 #pragma once
 
 __device__ __forceinline__ void wait_for_previous() {
@@ -16,8 +19,14 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+#ifdef DSV4_HOST
+__device__ __forceinline__ void let_next_start(HOST_SITE_PARAMETERS) {
+    host::note_start(file, line);
+}
+#else
 __device__ __forceinline__ void let_next_start() {
-#if !defined(DSV4_HOST) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+#endif

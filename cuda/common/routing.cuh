@@ -20,11 +20,15 @@ __device__ __forceinline__ void finish(i32 id, float score, float scale, i64 row
     const i64 at = row * A;
     float total = 0.0f;
     i32 rank = 0;
-    for (i32 a = 0; a < A; ++a) {
-        total += __shfl_sync(FULL_WARP, score, a);
-        const i32 other = __shfl_sync(FULL_WARP, id, a);
-        rank += other < id || (other == id && a < lane);
-    }
+    for (i32 first = 0; first < A; first += 8)
+#pragma unroll
+        for (i32 a = first; a < first + 8; ++a) {
+            // Slots that do not exist are asked for too: so all answers are on their way at once.
+            const float weight = __shfl_sync(FULL_WARP, score, a);
+            const i32 other = __shfl_sync(FULL_WARP, id, a);
+            if (a < A) total += weight;
+            rank += a < A && (other < id || (other == id && a < lane));
+        }
     if (lane == 0) PROBE("total", row, total);
     if (lane >= A) return;
     PROBE("chosen_score", at + lane, score);
@@ -49,22 +53,47 @@ __device__ __forceinline__ i32 rank_of(float key) {
     return (i32)(order ^ 0x80000000u);
 }
 
-// The expert with the largest key that is not taken, ties to the lowest, on every lane; lane l has
-// the keys of experts l, l + 32, ... as ranks. It is taken then.
+constexpr i32 NO_RANK = -2147483647 - 1;  // of what is taken, and of what is no expert
+
+// A rank, and its place in a lane.
+struct Leader {
+    i32 rank, place;
+};
+
+// The largest of a lane's ranks from First on, ties to the first.
+template <int First, int Count, int PerLane>
+__device__ __forceinline__ Leader leader_of(const i32 (&rank)[PerLane]) {
+    if constexpr (Count == 1) {
+        return {rank[First], First};
+    } else {
+        constexpr int HALF = (Count + 1) / 2;
+        const Leader a = leader_of<First, HALF>(rank);
+        const Leader b = leader_of<First + HALF, Count - HALF>(rank);
+        return b.rank > a.rank ? b : a;
+    }
+}
+
+// The `count` experts with the largest keys, the a-th on lane a, ties to the lowest; by a whole warp.
+// Lane l has the keys of experts l PerLane + i as ranks, so the first of equal lanes has the lowest.
 template <int PerLane>
-__device__ __forceinline__ i32 take_largest(i32 (&rank)[PerLane]) {
-    constexpr i32 TAKEN = -2147483647 - 1;
+__device__ __forceinline__ i32 take_largest(i32 (&rank)[PerLane], i32 count) {
     const i32 lane = threadIdx.x % 32;
-    i32 best = rank[0], place = 0;
+    Leader leader = leader_of<0, PerLane>(rank);
+    bool rises = true;  // the lane's next one to be its leader
+    i32 id = 0, place = leader.place;
+    for (i32 a = 0; a < count; ++a) {
 #pragma unroll
-    for (i32 i = 1; i < PerLane; ++i)
-        if (rank[i] > best) best = rank[i], place = i;
-    const i32 largest = warp_max_integer(best);
-    // The lowest of the experts that reach it is the largest of their negatives.
-    const i32 mine = 32 * place + lane;
-    const i32 id = -warp_max_integer(best == largest ? -mine : TAKEN);
-#pragma unroll
-    for (i32 i = 0; i < PerLane; ++i)
-        if (id == 32 * i + lane) rank[i] = TAKEN;
+        for (i32 i = 0; i < PerLane; ++i)
+            if (rises && i == place) rank[i] = NO_RANK;
+        // Found whether it is needed or not, while the lanes compare: so they wait for nothing else.
+        const Leader next = leader_of<0, PerLane>(rank);
+        place = next.place;
+        const i32 largest = warp_max_integer(leader.rank);
+        const u32 equal = __ballot_sync(FULL_WARP, leader.rank == largest);
+        rises = leader.rank == largest && (equal & ((1u << lane) - 1)) == 0;
+        const i32 taken = __shfl_sync(FULL_WARP, PerLane * lane + leader.place, __ffs(equal) - 1);
+        if (a == lane) id = taken;
+        if (rises) leader = next;
+    }
     return id;
 }

@@ -1,15 +1,12 @@
-// Where the residual streams of a token come from: element by element for a product, and column by
-// column for their collapse.
+// Where the residual streams of a token come from, four neighbours at a time.
 //
-// For columns a row's streams can be fetched to shared memory before: `fetch` starts the copies, thread
-// `thread` of `threads` its share; rows start on 16 bytes then. `column` reads there when GATHER is not
-// 0.
+// Column d of stream m is the first; rows start on 16 bytes, embeddings on 8.
 //
-// Build constants: STREAMS, GATHER.
+// Build constants: STREAMS.
 #pragma once
 
 #include "common/convert.cuh"
-#include "common/copy.cuh"
+#include "common/floats.cuh"
 #include "common/math.cuh"
 
 // Which stream element k of a row is in: a few comparisons, no division.
@@ -20,36 +17,33 @@ __device__ __forceinline__ int stream_of(int k, int D) {
     return m;
 }
 
-// Streams that lie in memory; as other blocks of the same launch may have written them.
+// Streams that lie in memory.
 struct Streams {
     const float* x;
 
-    __device__ __forceinline__ float element(i64 t, int D, int k) const {
-        return x[t * STREAMS * D + k];
-    }
-    __device__ __forceinline__ void fetch(float* tile, i64 t, int D, int thread,
-                                          int threads) const {
-        const float* const from = x + t * STREAMS * D;
-        for (int i = 4 * thread; i < STREAMS * D; i += 4 * threads) cp_async16(tile + i, from + i);
-    }
-    __device__ __forceinline__ void column(const float* tile, i64 t, int D, int d,
-                                           float (&v)[STREAMS]) const {
-#pragma unroll
-        for (int m = 0; m < STREAMS; ++m)
-            v[m] = GATHER == 0 ? __ldcg(x + (t * STREAMS + m) * D + d) : tile[m * D + d];
+    __device__ __forceinline__ Floats<4> four(i64 t, int D, int m, int d) const {
+        return load_floats<4>(x + (t * STREAMS + m) * D + d);
     }
 };
 
 // post * z + sum over j of comb[j, m] x[j]
 struct AfterBlock {
     const float *z, *x, *post, *comb;
-    __device__ __forceinline__ float element(i64 t, int D, int k) const {
-        const int m = stream_of(k, D), d = k - m * D;
-        const float* const old = x + t * STREAMS * D + d;
+
+    __device__ __forceinline__ Floats<4> four(i64 t, int D, int m, int d) const {
         const float* const from = comb + t * STREAMS * STREAMS + m;
-        float sum = post[t * STREAMS + m] * z[t * D + d];
+        const Floats<4> branch = load_floats<4>(z + t * D + d);
+        Floats<4> old[STREAMS], sum;
 #pragma unroll
-        for (int j = 0; j < STREAMS; ++j) sum = fmaf(from[j * STREAMS], old[(i64)j * D], sum);
+        for (int j = 0; j < STREAMS; ++j) old[j] = load_floats<4>(x + (t * STREAMS + j) * D + d);
+        const float share = post[t * STREAMS + m];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            sum.at[e] = share * branch.at[e];
+#pragma unroll
+            for (int j = 0; j < STREAMS; ++j)
+                sum.at[e] = fmaf(from[j * STREAMS], old[j].at[e], sum.at[e]);
+        }
         return sum;
     }
 };
@@ -59,9 +53,20 @@ struct Embedding {
     const bf16* table;
     const i32* tokens;
     int V;
-    __device__ __forceinline__ float element(i64 t, int D, int k) const {
+
+    __device__ __forceinline__ Floats<4> four(i64 t, int D, int, int d) const {
         const i32 id = tokens[t];
-        return id >= 0 && id < V ? bf16_to_f32(table[(i64)id * D + k - stream_of(k, D) * D])
-                                 : NAN_F32;
+        Floats<4> value;
+        if (id < 0 || id >= V) {
+            for (int e = 0; e < 4; ++e) value.at[e] = NAN_F32;
+            return value;
+        }
+        const uint2 raw = *(const uint2*)(table + (i64)id * D + d);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const u32 word = e < 2 ? raw.x : raw.y;
+            value.at[e] = bf16_to_f32((bf16)(word >> 16 * (e % 2)));
+        }
+        return value;
     }
 };

@@ -1,6 +1,6 @@
 // The state of the one block a library copy is running, and the parts of the runtime that share it:
-// scheduler.cpp (who runs), collectives.cpp (who waits for whom), launch.cpp (the grid), and in
-// check mode the checker.
+// scheduler.cpp (who runs), collectives.cpp (who waits for whom), cluster.cpp (whose turn it is among
+// the blocks of a cluster), launch.cpp (the grid), and in check mode the checker.
 #pragma once
 #include "copies.h"
 #include "runtime.h"
@@ -55,7 +55,8 @@ struct Block {
     void* slots[max_threads];
     Thread threads[max_threads];
     Warp warps[max_warps];
-    int current;  // linear index of the running thread
+    int current;         // linear index of the running thread
+    bool meets_cluster;  // all its live threads wait for the cluster's other blocks
 };
 
 // One row of the library's line table: from this offset on, code belongs to this line.
@@ -102,6 +103,8 @@ struct Launch {
     unsigned shared_bytes;
     unsigned shuffle;    // random order of blocks and threads
     unsigned dependent;  // the kernel before may still run until wait_for_previous
+    unsigned passes_on;  // let_next_start stands behind wait_for_previous
+    unsigned cluster;    // blocks of a cluster, neighbours along x
     uint64_t seed;
     uint64_t* next_block;  // shared by all workers
     const Extent* extents;
@@ -110,7 +113,14 @@ struct Launch {
     const LineRow* lines;
 };
 
+// The blocks of a cluster take turns: each runs up to the next cluster barrier.
+struct Cluster {
+    int size, rank;  // blocks; the running one
+    int round;       // cluster barriers that all have passed
+};
+
 extern Block block;
+extern Cluster cluster;
 extern const Launch* launch;
 extern Fault* fault;
 
@@ -119,6 +129,11 @@ struct StaticShared {
 };
 StaticShared static_shared();
 
+// Shared memory while its block waits for a turn.
+struct Image {
+    char *statics, *dynamic;
+};
+
 // scheduler.cpp
 void seed_random(uint64_t seed);
 uint64_t random_number();
@@ -126,7 +141,17 @@ void make_current(int thread);
 void release(int thread);  // it may go on
 void wait_here();          // suspends the running thread until it is released
 void go_on();              // the last to arrive: goes on, or lets a random order decide
-void run_block(unsigned number, Export::Call kernel, const uint64_t* values);
+void leave_block();        // suspends the running thread; whoever runs blocks goes on
+void begin_kernel(Export::Call kernel, const uint64_t* values);
+void begin_block();
+void run_block(unsigned number);  // until its threads have returned or wait for the cluster
+void take_back_fibers();
+
+// cluster.cpp
+void begin_clusters();              // of a launch
+void run_cluster(unsigned number);  // of one block, too
+bool others_have_returned();        // of the cluster
+Image image_of(int rank);           // meaningful in clusters of several
 
 // fail, told at which code and frame.
 [[noreturn]] void fail_at(const char* kind, const char* text, const char* file, int line, void* pc,
@@ -137,19 +162,27 @@ void watch_signals();
 
 // collectives.cpp
 void begin_collectives();
+void begin_turn();
 void collectives_see_return(int thread);
 
 #ifdef DSV4_CHECK
 // checker.cpp
 void check_launch_begins();
 void check_launch_ends();
-void check_block_begins(unsigned number);
+void check_cluster_begins();
+void check_turn_begins(unsigned number);
 void check_block_ends();
 void check_block_synced();
 void check_warp_synced(int warp, unsigned mask);
 
 // A thread waits at a collective that was called at pc.
 void check_arrives(int thread, void* pc, void* frame);
+
+void note_entered();
+
+// A letter goes to a place of block `rank` once, and not before that block has done with it: it need
+// not tell when it has read it.
+void check_letter(const char* address, size_t size, int rank, const char* file, int line);
 
 // The thread to blame when these wait at different lines, else -1; fills the fault's chains.
 int find_divergent(const int* threads, int count);

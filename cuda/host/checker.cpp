@@ -1,9 +1,12 @@
 // The rules of check mode, applied to every memory access of a kernel.
 //
 //   - Global memory: inside one array argument, for a write inside one that is not const.
-//   - Shared memory: inside what the launch asked for, and written by this block before it is read.
+//   - Shared memory: inside what the launch asked for, and written by this block, or by its cluster,
+//     before it is read.
 //   - Two accesses of one cell by different threads, one of them a write and not both atomic, must
 //     be ordered (order.cpp).
+//   - Shared memory of the cluster's other blocks: behind a first cluster barrier, while they live.
+//     Mail: to a place that got none, and that its block used before it entered the cluster or never.
 //   - A dependent launch: nothing but steady arguments before wait_for_previous, which some thread of
 //     every block calls.
 //   - Collectives: the whole block, or every live lane of the mask, at one line.
@@ -20,9 +23,10 @@ char *image_first, *image_end;
 uint32_t waiting_sites[max_threads];
 
 // A read of shared memory that nobody has written yet. It may turn out to be one side of a race, so
-// it is reported at the next barrier only.
+// it is reported at the next barrier only; in a cluster when its other blocks have had their turn.
 struct EarlyRead {
     bool seen;
+    int round;  // of the cluster
     Access access;
     const char* address;
     uint32_t size;
@@ -51,10 +55,43 @@ bool in_dynamic_shared(const char* address) {
     return address >= dsv4_dynamic_shared && address < dsv4_dynamic_shared + max_shared_bytes;
 }
 
-void describe_place(char* out, size_t size, const char* address) {
+bool in_static_shared(const char* address) {
     const StaticShared statics = static_shared();
-    if (address >= statics.first && address < statics.end) {
-        snprintf(out, size, "byte %td of static shared memory", address - statics.first);
+    return address >= statics.first && address < statics.end;
+}
+
+// Where accesses of that place are remembered: what a block of a cluster does during its turn, where
+// others find it.
+char* remembered_at(char* address) {
+    if (cluster.size == 1) return address;
+    const Image image = image_of(cluster.rank);
+    if (in_static_shared(address)) return image.statics + (address - static_shared().first);
+    if (address >= dsv4_dynamic_shared && address < dsv4_dynamic_shared + launch->shared_bytes)
+        return image.dynamic + (address - dsv4_dynamic_shared);
+    return address;
+}
+
+// Whether the place is in the shared memory of another block of the cluster; says so.
+bool describe_image(char* out, size_t size, const char* address) {
+    const size_t static_bytes = static_shared().end - static_shared().first;
+    for (int rank = 0; cluster.size > 1 && rank < cluster.size; ++rank) {
+        const Image image = image_of(rank);
+        const bool is_static = address >= image.statics && address < image.statics + static_bytes;
+        if (!is_static &&
+            (address < image.dynamic || address >= image.dynamic + launch->shared_bytes))
+            continue;
+        snprintf(out, size, "byte %td of %s shared memory of the cluster's block %d",
+                 address - (is_static ? image.statics : image.dynamic),
+                 is_static ? "static" : "dynamic", rank);
+        return true;
+    }
+    return false;
+}
+
+void describe_place(char* out, size_t size, const char* address) {
+    if (describe_image(out, size, address)) return;
+    if (in_static_shared(address)) {
+        snprintf(out, size, "byte %td of static shared memory", address - static_shared().first);
         return;
     }
     if (in_dynamic_shared(address)) {
@@ -98,11 +135,15 @@ struct Visit {
     fail(kind, text, "", 0);
 }
 
+uint32_t running_block() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z); }
+
 [[noreturn]] void report_race(const Visit& visit, const Access& other, const char* other_verb) {
     early_read.seen = false;  // likely another symptom of the same missing barrier
     const uint3 who = block.threads[other.thread].index;
     const uint32_t number = block_number_of(other);
-    const char* missing = !of_this_block(other) ? "nothing orders the two blocks"
+    const char* missing = number != running_block() && of_this_cluster(other)
+                              ? "they have not waited for each other"
+                          : number != running_block() ? "nothing orders the two blocks"
                           : other.thread / warpSize == block.current / warpSize
                               ? "there is no __syncwarp or __syncthreads between them"
                               : "there is no __syncthreads between them";
@@ -114,10 +155,20 @@ struct Visit {
     report("race", visit, tail);
 }
 
+// Makes the thread of an access the running one, for a report.
+void blame(const Access& access) {
+    const unsigned number = block_number_of(access);
+    blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
+    make_current(access.thread);
+}
+
+// Since the early read, so that nobody can write any more what was read.
+bool others_have_had_their_turn() { return cluster.size == 1 || cluster.round > early_read.round; }
+
 [[noreturn]] void report_early_read() {
     const EarlyRead early = early_read;
     early_read.seen = false;
-    make_current(early.access.thread);
+    blame(early.access);
     report("uninitialised-shared", {early.address, early.size, "read", early.access.site},
            ", which no thread of the block has written");
 }
@@ -125,7 +176,7 @@ struct Visit {
 // A read came too early and is met by its write now: told from the reader's side.
 [[noreturn]] void report_early_race(const Visit& writer, const Access& read) {
     const Access write = access_now(writer.site, false);
-    make_current(read.thread);
+    blame(read);
     report_race({writer.address, writer.size, "read", read.site}, write, "write");
 }
 
@@ -150,15 +201,15 @@ void require_permission(const Visit& visit, bool write) {
 void visit_cell(const Region& region, Cell& cell, const Visit& visit, const Access& mine,
                 bool write) {
     const bool reads = !write || mine.atomic;
-    if (region.shared && reads && !early_read.seen && !of_this_block(cell.write))
-        early_read = {true, mine, visit.address, visit.size};
+    if (region.shared && reads && !early_read.seen && !of_this_cluster(cell.write))
+        early_read = {true, cluster.round, mine, visit.address, visit.size};
     if (!ordered_before_me(cell.write, region.shared) && !(cell.write.atomic && mine.atomic))
         report_race(visit, cell.write, cell.write.atomic ? "atomic update" : "write");
     if (!write) return remember_read(cell, mine, region.shared);
     for (Access& read : cell.reads) {
         if (ordered_before_me(read, region.shared)) {
             read.phase = 0;
-        } else if (region.shared && !of_this_block(cell.write)) {
+        } else if (region.shared && !of_this_cluster(cell.write)) {
             report_early_race(visit, read);
         } else {
             report_race(visit, read, "read");
@@ -174,7 +225,8 @@ void visit(void* pointer, size_t size, bool write, bool atomic, void* pc, void* 
     char* const address = static_cast<char*>(pointer);
     const char* stack = block.threads[block.current].fiber->stack;
     if (address >= stack && address < stack + stack_bytes) return;
-    Region* region = region_of(address);
+    char* const remembered = remembered_at(address);
+    Region* region = region_of(remembered);
     const bool in_image = address >= image_first && address < image_end;
     if (region == nullptr && in_image && !in_dynamic_shared(address)) return;  // constants
     const Visit visit{address, static_cast<uint32_t>(size),
@@ -182,11 +234,11 @@ void visit(void* pointer, size_t size, bool write, bool atomic, void* pc, void* 
                       : write ? "write"
                               : "read",
                       intern_site(pc, frame)};
-    if (region == nullptr || (region->shared && address + size > region->end))
+    if (region == nullptr || (region->shared && remembered + size > region->end))
         report("out-of-bounds", visit, "");
     if (!region->shared) require_permission(visit, write);
     if (region->cells == nullptr) return;
-    const size_t offset = address - region->first;
+    const size_t offset = remembered - region->first;
     split_cells(*region, offset, size);
     const Access mine = access_now(visit.site, atomic);
     for (size_t at = offset; at < offset + size; at += region->cell_bytes)
@@ -204,8 +256,12 @@ void check_launch_begins() {
     dl_iterate_phdr(find_image, nullptr);
     begin_sites(image_first, image_end);
     const StaticShared statics = static_shared();
-    add_region(statics.first, statics.end, true, 4, true);
-    add_region(dsv4_dynamic_shared, dsv4_dynamic_shared + launch->shared_bytes, true, 4, true);
+    for (int rank = 0; rank < cluster.size; ++rank) {
+        const Image image = cluster.size > 1 ? image_of(rank)
+                                             : Image{statics.first, dsv4_dynamic_shared};
+        add_region(image.statics, image.statics + (statics.end - statics.first), true, 4, true);
+        add_region(image.dynamic, image.dynamic + launch->shared_bytes, true, 4, true);
+    }
     for (uint32_t i = 0; i < launch->extent_count; ++i) {
         const Extent& extent = launch->extents[i];
         uint32_t cell_bytes = 1;
@@ -223,13 +279,16 @@ void check_launch_ends() {
     forget_sites();
 }
 
-void check_block_begins(unsigned number) {
+void check_cluster_begins() {
     early_read.seen = false;
-    begin_block_order(number);
+    begin_cluster_order();
 }
 
+void check_turn_begins(unsigned number) { begin_turn_order(number); }
+
 void check_block_ends() {
-    if (early_read.seen) report_early_read();
+    if (early_read.seen && (others_have_had_their_turn() || others_have_returned()))
+        report_early_read();
     if (!launch->dependent) return;
     for (int i = 0; i < block.thread_count; ++i)
         if (block.threads[i].waited) return;
@@ -239,8 +298,28 @@ void check_block_ends() {
          "", 0);
 }
 
+void check_letter(const char* address, size_t size, int rank, const char* file, int line) {
+    char* const place = remembered_at(const_cast<char*>(address));
+    const Region* region = region_of(place);
+    if (region == nullptr || !region->shared) return;  // the access itself tells
+    const size_t first = (place - region->first) / region->cell_bytes;
+    const size_t last = (place + size - 1 - region->first) / region->cell_bytes;
+    for (size_t i = first; i <= last && place + size <= region->end; ++i) {
+        const Cell& cell = region->cells[i];
+        if (of_this_cluster(cell.write) && !before_entry(cell.write, rank))
+            fail("race", "a letter goes to a place that has been written: nothing says it was read",
+                 file, line);
+        for (const Access& read : cell.reads)
+            if (of_this_cluster(read) && !before_entry(read, rank))
+                fail("race",
+                     "a letter goes to a place that its block has read: no __syncthreads between "
+                     "that and enter_cluster",
+                     file, line);
+    }
+}
+
 void check_block_synced() {
-    if (early_read.seen) report_early_read();
+    if (early_read.seen && others_have_had_their_turn()) report_early_read();
     begin_phase();
 }
 

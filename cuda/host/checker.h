@@ -16,7 +16,8 @@ struct Access {
 
 // order.cpp ---------------------------------------------------------------------------------
 void forget_order();
-void begin_block_order(uint32_t block_number);
+void begin_cluster_order();
+void begin_turn_order(uint32_t block_number);
 void begin_phase();
 void join_lanes(int warp, unsigned mask);
 
@@ -26,9 +27,14 @@ Access access_now(uint32_t site, bool atomic);
 // True when nothing that the running thread does from now on can overlap `earlier`.
 bool ordered_before_me(const Access& earlier, bool shared);
 
-// True when the access is of the running block; shared memory of older blocks counts as empty.
-bool of_this_block(const Access& access);
+// True when the access is of the running cluster; shared memory of older ones counts as empty.
+bool of_this_cluster(const Access& access);
 uint32_t block_number_of(const Access& access);
+
+// Whether block `rank` of the running cluster had done with what it accessed when it entered: a
+// __syncthreads lay between.
+void note_entered();
+bool before_entry(const Access& access, int rank);
 
 // Lets blocks be ordered by a fence and an atomic on the same address.
 void order_by_fence();

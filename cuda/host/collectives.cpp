@@ -7,7 +7,7 @@
 namespace host {
 namespace {
 
-CopyQueue copy_queues[max_threads];
+CopyQueue copy_queues[max_cluster * max_threads];
 
 // Check mode is stricter than sm_70: everybody must wait, and at one line.
 void require_one_line(const int* threads, int count, const char* text) {
@@ -61,8 +61,17 @@ bool barrier_is_complete() {
            block.arrived_count + block.exited_count == block.thread_count;
 }
 
+void meet_cluster(void* const*, int) {}
+
 void complete_barrier() {
     if (checking) require_one_line_of_block();
+    if (block.exchange == meet_cluster) {
+        block.meets_cluster = true;
+#ifdef DSV4_CHECK
+        check_block_synced();
+#endif
+        return;
+    }
     if (block.exchange != nullptr) block.exchange(block.slots, block.thread_count);
     block.exchange = nullptr;
     block.arrived_count = 0;
@@ -117,17 +126,19 @@ Group* join_group(Warp& warp, unsigned mask, WarpExchange exchange, bool orders_
 }  // namespace
 
 void begin_collectives() {
-    block.arrived_count = 0;
-    block.exchange = nullptr;
     for (int i = 0; i < block.warp_count; ++i) {
         block.warps[i].exited = 0;
         block.warps[i].group_count = 0;
     }
-    for (int i = 0; i < block.thread_count; ++i) {
-        block.slots[i] = nullptr;
-        copy_queues[i].count = 0;
-        copy_queues[i].group = 0;
-    }
+    CopyQueue* const queues = copy_queues + cluster.rank * max_threads;
+    for (int i = 0; i < block.thread_count; ++i) queues[i].count = queues[i].group = 0;
+}
+
+void begin_turn() {
+    block.meets_cluster = false;
+    block.arrived_count = 0;
+    block.exchange = nullptr;
+    for (int i = 0; i < block.thread_count; ++i) block.slots[i] = nullptr;
 }
 
 void collectives_see_return(int thread) {
@@ -159,7 +170,12 @@ void block_exchange(void* slot, BlockExchange exchange, const char* file, int li
     ++block.arrived_count;
     if (!barrier_is_complete()) return wait_here();
     complete_barrier();
+    if (block.meets_cluster) return leave_block();
     go_on();
+}
+
+void cluster_barrier(const char* file, int line) {
+    block_exchange(nullptr, cluster.size > 1 ? meet_cluster : nullptr, file, line);
 }
 
 void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders_memory,
@@ -201,7 +217,7 @@ void require_full_warps(bool of_block) {
          "", 0);
 }
 
-CopyQueue& copy_queue() { return copy_queues[block.current]; }
+CopyQueue& copy_queue() { return copy_queues[cluster.rank * max_threads + block.current]; }
 
 void append_copy(const PendingCopy& copy) {
     CopyQueue& queue = copy_queue();

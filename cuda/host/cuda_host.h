@@ -4,8 +4,8 @@
 // the preprocessed text, because `extern __shared__ T x[]` needs more than a macro can do and
 // because kernels are found by their `__global__`.
 //
-// What does not run here: waiting for another block (blocks run one after another), grid barriers,
-// clusters, TMA and wgmma; a stack of more than 128 KiB a thread. __activemask is every live lane.
+// What does not run here: waiting for another block outside cluster barriers (blocks and clusters run
+// one after another), grid barriers, TMA and wgmma; a stack of more than 128 KiB a thread. __activemask is every live lane.
 // Accesses never reorder: only check mode's rules find a missing fence. A `__device__` variable that
 // kernels write is one per worker, so launch such a kernel with one worker.
 #pragma once
@@ -26,6 +26,7 @@
 #define __host__
 #define __constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)  // the launch says how many blocks
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __noinline__ __attribute__((noinline))

@@ -28,11 +28,12 @@ void begin_launch(const Launch* given, Fault* result) {
         const int lanes = block.thread_count - i * warpSize;
         block.warps[i].existing = lanes >= warpSize ? ~0u : (1u << lanes) - 1;
     }
+    cluster.size = static_cast<int>(launch->cluster);
     seed_random(launch->seed);
 }
 
-// A random permutation of the blocks, or null for the natural order.
-unsigned* order_of_blocks(uint64_t count) {
+// A random permutation of the clusters, or null for the natural order.
+unsigned* order_of_clusters(uint64_t count) {
     if (!launch->shuffle) return nullptr;
     unsigned* order = static_cast<unsigned*>(malloc(count * sizeof *order));
     for (uint64_t i = 0; i < count; ++i) {
@@ -51,6 +52,15 @@ Export::Export(const char* name, Call call, const char* signature)
 }
 
 HOST_UNCHECKED void note_wait() { block.threads[block.current].waited = true; }
+
+HOST_UNCHECKED void note_start(const char* file, int line) {
+    if (checking && launch->passes_on && !block.threads[block.current].waited)
+        fail(
+            "early-start",
+            "let_next_start before wait_for_previous: the kernel is declared to pass on what is in "
+            "front of it",
+            file, line);
+}
 
 #ifndef DSV4_CHECK
 void note_atomic(const void*, size_t) {}
@@ -83,16 +93,17 @@ EXPORTED void dsv4_launch(int index, const uint64_t* values, const host::Launch*
     const Export* entry = export_at(index);
     watch_signals();
     begin_launch(launch, fault);
-    const uint64_t count = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
-    unsigned* order = order_of_blocks(count);
+    begin_kernel(entry->call, values);
+    begin_clusters();
+    const uint64_t count = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z / cluster.size;
+    unsigned* order = order_of_clusters(count);
 #ifdef DSV4_CHECK
     check_launch_begins();
 #endif
     while (fault->kind[0] == 0) {
         const uint64_t number = __atomic_fetch_add(launch->next_block, 1, __ATOMIC_RELAXED);
         if (number >= count) break;
-        run_block(order != nullptr ? order[number] : static_cast<unsigned>(number), entry->call,
-                  values);
+        run_cluster(order != nullptr ? order[number] : static_cast<unsigned>(number));
     }
 #ifdef DSV4_CHECK
     check_launch_ends();

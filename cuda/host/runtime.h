@@ -34,6 +34,7 @@ namespace host {
 constexpr int max_threads = 1024;
 constexpr int max_warps = max_threads / warpSize;
 constexpr size_t max_shared_bytes = 227 * 1024;  // per block, sm_90 and sm_100
+constexpr int max_cluster = 16;                  // blocks
 
 // Called once by the last thread to arrive; slots[i] is what thread or lane i left, null if absent.
 using BlockExchange = void (*)(void* const* slots, int count);
@@ -47,6 +48,24 @@ void block_exchange(void* slot, BlockExchange exchange, const char* file, int li
 void warp_exchange(unsigned mask, void* slot, WarpExchange exchange, bool orders_memory,
                    const char* file, int line);
 
+// Waits for every live thread of the block's cluster. Orders their shared memory, and no other.
+void cluster_barrier(const char* file, int line);
+
+// The running block's place in its cluster, and where its shared variable `own` lies in block `rank`
+// of it.
+int cluster_rank();
+void* shared_of(void* own, int rank, const char* file, int line);
+
+// Counts bytes that blocks of a cluster send to one of them.
+struct Inbox {
+    uint32_t expected, received;
+};
+void open_inbox(Inbox* own, uint32_t bytes);
+void enter_cluster();
+// Where `size` bytes for `own` of block `rank` go; they count as received there.
+void* letter_to(Inbox* box, void* own, int rank, size_t size, const char* file, int line);
+void await_mail(const Inbox* own, const char* file, int line);
+
 // The lane of the running thread, and the lanes of its warp that have not returned.
 int lane_index();
 unsigned live_lanes();
@@ -58,8 +77,9 @@ void require_full_warps(bool of_block);
 void note_atomic(const void* address, size_t size);
 void note_fence();
 
-// The running thread has called wait_for_previous (common/overlap.cuh).
+// The running thread has called wait_for_previous, or let_next_start (common/overlap.cuh).
 void note_wait();
+void note_start(const char* file, int line);
 
 // Gives the block up and reports; kind is one of KernelFault's kinds.
 [[noreturn]] void fail(const char* kind, const char* text, const char* file, int line);

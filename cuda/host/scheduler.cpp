@@ -34,8 +34,8 @@ Export::Call kernel;
 const uint64_t* kernel_values;
 void* main_stack_pointer;
 
-Fiber fibers[max_threads];
-Fiber* free_fibers[max_threads];
+Fiber fibers[max_cluster * max_threads];
+Fiber* free_fibers[max_cluster * max_threads];
 int fiber_count, free_count;
 
 int ready[max_threads];  // ring of threads that can run
@@ -122,9 +122,12 @@ void fiber_main() {
     for (;;) {
         kernel(kernel_values);
         thread_returned();
-        if (block.exited_count == block.thread_count) switch_to_main();
-        if (ready_count == 0) fail_deadlock();
         Fiber* mine = block.threads[block.current].fiber;
+        if (block.exited_count == block.thread_count || block.meets_cluster) {
+            free_fibers[free_count++] = mine;
+            switch_to_main();
+        }
+        if (ready_count == 0) fail_deadlock();
         const int next = pop_ready();
         Thread& thread = block.threads[next];
         make_current(next);
@@ -136,33 +139,6 @@ void fiber_main() {
         void* unused;
         dsv4_switch_stack(&unused, thread.fiber->stack_pointer);
     }
-}
-
-void begin_block(unsigned number) {
-    blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
-    for (int i = 0; i < block.thread_count; ++i) {
-        block.threads[i].fiber = nullptr;
-        block.threads[i].exited = false;
-        block.threads[i].waited = false;
-        block.threads[i].file = nullptr;
-        ready[i] = i;
-    }
-    ready_first = 0;
-    ready_count = block.thread_count;
-    block.exited_count = 0;
-    begin_collectives();
-    // Also takes back the fibers of a block that was given up.
-    free_count = 0;
-    for (int i = fiber_count - 1; i >= 0; --i) free_fibers[free_count++] = &fibers[i];
-    if (launch->shuffle || checking) {
-        // Stale values of the block before would hide a missing write.
-        const StaticShared statics = static_shared();
-        if (statics.first != nullptr) memset(statics.first, 0xff, statics.end - statics.first);
-        memset(dsv4_dynamic_shared, 0xff, launch->shared_bytes);
-    }
-#ifdef DSV4_CHECK
-    check_block_begins(number);
-#endif
 }
 
 }  // namespace
@@ -206,14 +182,53 @@ void go_on() {
     wait_here();
 }
 
-void run_block(unsigned number, Export::Call call, const uint64_t* values) {
+void leave_block() {
+    dsv4_switch_stack(&block.threads[block.current].fiber->stack_pointer, main_stack_pointer);
+}
+
+void begin_kernel(Export::Call call, const uint64_t* values) {
     kernel = call;
     kernel_values = values;
-    begin_block(number);
+}
+
+// Also those of a block that was given up.
+void take_back_fibers() {
+    free_count = 0;
+    for (int i = fiber_count - 1; i >= 0; --i) free_fibers[free_count++] = &fibers[i];
+}
+
+void begin_block() {
+    for (int i = 0; i < block.thread_count; ++i) {
+        block.threads[i].fiber = nullptr;
+        block.threads[i].exited = false;
+        block.threads[i].waited = false;
+    }
+    block.exited_count = 0;
+    begin_collectives();
+    if (launch->shuffle || checking) {
+        // Stale values of the block before would hide a missing write.
+        const StaticShared statics = static_shared();
+        if (statics.first != nullptr) memset(statics.first, 0xff, statics.end - statics.first);
+        memset(dsv4_dynamic_shared, 0xff, launch->shared_bytes);
+    }
+}
+
+void run_block(unsigned number) {
+    blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
+    ready_first = ready_count = 0;
+    for (int i = 0; i < block.thread_count; ++i) {
+        block.threads[i].file = nullptr;
+        if (!block.threads[i].exited) push_ready(i);
+    }
+    begin_turn();
+#ifdef DSV4_CHECK
+    check_turn_begins(number);
+#endif
     const int first = pop_ready();
+    Thread& thread = block.threads[first];
     make_current(first);
-    block.threads[first].fiber = take_fiber();
-    dsv4_switch_stack(&main_stack_pointer, block.threads[first].fiber->stack_pointer);
+    if (thread.fiber == nullptr) thread.fiber = take_fiber();
+    dsv4_switch_stack(&main_stack_pointer, thread.fiber->stack_pointer);
 }
 
 void fail(const char* kind, const char* text, const char* file, int line) {

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
+from dsv4.runtime.device import Device
 from dsv4.spec import BF16, F32, Format
 
 
@@ -117,6 +118,11 @@ class Arms:
         """Whether a step is launches only, and can be recorded as one graph."""
         path = self.decode_path
         return path.on_device and not path.host_math and self.indirect_experts
+
+    def starts_early(self, device: Device) -> bool:
+        """Whether launches on that device begin before the one in front has ended."""
+        early = self.dependent_launch
+        return early == "on" or (early == "auto" and device.launches_early)
 
     def to_json(self) -> dict[str, Any]:
         """The arms as a record has them."""

@@ -221,9 +221,7 @@ def bind_trunk(
 def bound_tape(engine: Engine, device: Device) -> Tape:
     """An empty tape for a bound step on that device."""
     arms = engine.arms
-    early = arms.dependent_launch
-    dependent = early == "on" or (early == "auto" and device.launches_early)
-    return Tape(device, keep=True, profile=arms.profile, dependent=dependent)
+    return Tape(device, keep=True, profile=arms.profile, dependent=arms.starts_early(device))
 
 
 def bind_head(engine: Engine, program: Program, kind: str) -> Head:

@@ -66,15 +66,19 @@ class Tape:
     entries: list[Entry] = field(default_factory=list)
     _phase: str = ""
     _branch: int = 0
+    _before: Launch | None = None  # directly in front of what is asked for next
 
     def launch(self, kernel: Kernel, *arrays: Any, **named: Any) -> None:
         """A kernel on these arrays. Errors: LaunchError when they do not fit."""
         prepared = kernel.prepare(*arrays, device=self.device, dependent=self.dependent, **named)
+        if prepared.geometry.dependent and not self._is_passed(prepared):
+            prepared = kernel.prepare(*arrays, device=self.device, **named)
+        self._before = prepared
         if not self.keep:
             prepared.run()
             return
         size, touched = self._counted(prepared)
-        self._take(kernel.spec.name, prepared.run, size_bytes=size, touched=touched)
+        self._append(kernel.spec.name, prepared.run, size_bytes=size, touched=touched)
 
     def join(self, prepared: Launch, run: Callable[[], None], *, crossing: bool) -> None:
         """A launch that `run` sends, at which the ranks' tapes meet; only on tapes that keep.
@@ -172,12 +176,40 @@ class Tape:
         spans = tuple(self._span(prepared.arrays[a.name], a.role != "in") for a in spec.arrays)
         return spec.work(prepared.shape).size_bytes, spans
 
+    def _is_passed(self, prepared: Launch) -> bool:
+        """Whether what it reads at once is there: the launch before passes on, and writes none."""
+        reads = prepared.spec.reads_passed
+        if not reads:
+            return True
+        if self._before is None or not self._before.spec.passes_on:
+            return False
+        written = [span for span in self._counted(self._before)[1] if span.written]
+        read = [self._span(prepared.arrays[name], False) for name in reads]
+        return not any(_overlap(a, b) for a in written for b in read)
+
     def _span(self, array: Any, written: bool) -> Span:
         begin = self.device.address(array)
         last = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
         return Span(begin, begin + last + int(array.itemsize), written)
 
     def _take(
+        self,
+        name: str,
+        run: Callable[[], None],
+        *,
+        host: bool = False,
+        size_bytes: int = 0,
+        touched: tuple[Span, ...] = (),
+        crossing: bool = False,
+        join: bool = False,
+    ) -> None:
+        self._before = None
+        self._append(
+            name, run, host=host, size_bytes=size_bytes, touched=touched, crossing=crossing,
+            join=join,
+        )  # fmt: skip
+
+    def _append(
         self,
         name: str,
         run: Callable[[], None],
@@ -219,11 +251,11 @@ def _meet(a: Entry, b: Entry) -> bool:
     """Whether two launches use an address that one of them writes."""
     if a.host or b.host:
         return True
-    return any(
-        (x.written or y.written) and x.begin < y.end and y.begin < x.end
-        for x in a.touched
-        for y in b.touched
-    )
+    return any((x.written or y.written) and _overlap(x, y) for x in a.touched for y in b.touched)
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a.begin < b.end and b.begin < a.end
 
 
 @dataclass(slots=True)

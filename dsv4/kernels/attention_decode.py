@@ -27,6 +27,8 @@ from dsv4.spec import (
 _QUERY = "ceil((ceil(K/128) + 7)/2) + 8 + 2"
 SHARE = 2  # heads that have tickets of their own, at least
 TICKETS = 2  # counters of a row and its heads: summed, left
+_STRIP = 32  # columns of a head that one warp joins
+_CLUSTER = 16  # blocks of a list at most; what sm_90 and sm_100 take
 _ROOM = 4 * (24 * (32 + 4 + 1))  # of a warp that joins 24 chunks: columns, factors, weights
 _ROOMS = THREADS // 32 * _ROOM
 _CHUNKED = f"T ceil(S/{CHUNK}) H"
@@ -50,6 +52,19 @@ def _heads(s: Shape) -> int:
     """Heads of a block: a row that is loaded serves all of them, but every SM needs a block."""
     blocks = s.T * _chunks(s)
     return next((h for h in (2, 4) if blocks * -(-s.H // h) <= MULTIPROCESSORS), 8)
+
+
+def _cluster(s: Shape) -> int:
+    """Blocks that join the chunks of a list together: all of them, if a cluster takes so many."""
+    chunks = _chunks(s)
+    return chunks if 2 <= chunks <= _CLUSTER else 1
+
+
+def _shared_bytes(s: Shape) -> int:
+    """Queries and rows; sums of others take the queries' place, and may need some more."""
+    heads, blocks = _heads(s), _cluster(s)
+    sums = -(-heads * -(-s.K // _STRIP) // blocks) * blocks * _STRIP
+    return int(max(4 * (max(heads * s.K, sums) + CHUNK * s.K), _ROOMS))
 
 
 def _work(s: Shape) -> Work:
@@ -88,10 +103,14 @@ attention_decode = kernel(
         Scalar("eps", F32),
     ),
     constants=lambda s: dict(
-        DIM=s.K, CHUNK_ENTRIES=CHUNK, HEADS_OF_BLOCK=_heads(s), ROOM_BYTES=_ROOMS
+        DIM=s.K,
+        CHUNK_ENTRIES=CHUNK,
+        HEADS_OF_BLOCK=_heads(s),
+        ROOM_BYTES=_ROOMS,
+        CLUSTER=_cluster(s),
     ),
     geometry=lambda s: Geometry(
-        (_chunks(s), -(-s.H // _heads(s)), s.T), THREADS, max(4 * (_heads(s) + CHUNK) * s.K, _ROOMS)
+        (_chunks(s), -(-s.H // _heads(s)), s.T), THREADS, _shared_bytes(s), cluster=_cluster(s)
     ),
     contract=dict(
         o=Within(
@@ -104,7 +123,7 @@ attention_decode = kernel(
         power=_partial("0"),
         total=_partial("6"),
         value=_partial(f"{CHUNK}"),
-        ticket=Exact(because="the last block to leave a row's heads puts them back to 0"),
+        ticket=Exact(because="the last to leave a row's heads puts it back; a cluster takes none"),
     ),
     work=_work,
     requires=(

@@ -88,6 +88,8 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
             "shared_up_codes",
             "shared_up_scales",
         ),
+        # A gate chooses from the same rows meanwhile.
+        reads_passed=("x", "x_scales", "wide_x"),
         starts_early=True,
         summary=f"silu(gate) * up of {kind} experts with their weights, and of the shared expert",
         args=[

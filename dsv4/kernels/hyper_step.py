@@ -31,13 +31,17 @@ from dsv4.spec import (
 
 _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
-_ROOM = 80 << 10  # shared memory for streams: two blocks on a multiprocessor, or one on a small one
+_GROUP = 128
+_MOST_WARPS = 25
+# Blocks of a row, at most; sixteen are what sm_90 and sm_100 take. More rows than six have half as
+# many: an H200 does not find room for so many clusters of sixteen at once.
+_CLUSTER, _HALF_CLUSTER, _MOST_ROWS = 16, 8, 6
 
 _REQUIRES = (
     Require("M <= 8", because="a row's streams are unrolled"),
     Require("D % 8 == 0", because="a lane takes 8 consecutive elements of one stream"),
     Require("M*D <= 65536", because="a row has at most 256 parts of 256 elements"),
-    Require("D <= 8192", because="a thread of the last block keeps at most 16 columns"),
+    Require("D <= 8192", because="a lane has at most 16 columns"),
     Require("eps > 0", because="a column of zeros would divide by zero"),
 )
 
@@ -49,27 +53,41 @@ def _counted(terms: str = "") -> Within:
     return Within("dot", terms=terms, because=_DERIVED)
 
 
-def _gathered_bytes(s: Shape) -> int:
-    """Shared memory for the streams of a row; 0 where its last block reads them in place."""
-    size_bytes = int(4 * s.M * s.D)
-    return size_bytes if size_bytes <= _ROOM else 0
-
-
 def _constants(s: Shape) -> Mapping[str, int]:
+    parts = int(-(-s.M * s.D // 256))
+    most = _CLUSTER if s.T <= _MOST_ROWS else _HALF_CLUSTER
     return dict(
         STREAMS=s.M,
-        PARTS=_parts(s),
+        PARTS=parts,
         PER_THREAD=-(-s.D // _NORM_THREADS),
-        GATHER=int(_gathered_bytes(s) > 0),
+        CLUSTER=max(size for size in (1, 2, 4, 8, 16) if size <= min(parts, most)),
     )
 
 
-def _geometry(s: Shape) -> Geometry:
-    return Geometry(s.T * _parts(s), _NORM_THREADS + 32, _gathered_bytes(s) or 4 * s.D)
+def _geometry(s: Shape, sums: int) -> Geometry:
+    """A cluster a row. A warp has one of the sums, or several where there are too many."""
+    c = _constants(s)
+    warps = max(8, -(-sums // -(-sums // _MOST_WARPS)))
+    room = max(_mail_bytes(c, sums, team) for team in (1, c["CLUSTER"]))
+    return Geometry(s.T * c["CLUSTER"], 32 * warps, room, cluster=c["CLUSTER"])
 
 
-def _parts(s: Shape) -> int:
-    return int(-(-s.M * s.D // 256))
+def _mail_bytes(c: Mapping[str, int], sums: int, team: int) -> int:
+    """Shared memory of a block that finishes a row with team - 1 others, or alone."""
+    together = team == c["CLUSTER"]
+    parts_each = -(-c["PARTS"] // c["CLUSTER"])
+    letters = -(-parts_each // 4)
+    warps = _NORM_THREADS // 32 // team
+    columns = c["PER_THREAD"] * 32
+    floats = (
+        sums * (c["CLUSTER"] if together else 1) * 4 * letters
+        + (warps if together else 1) * columns * c["STREAMS"]
+        + -(-c["PER_THREAD"] * (_NORM_THREADS // _GROUP) // team) * _GROUP
+        + _NORM_THREADS // 32
+        + 256 * 4 * letters
+        + warps * columns
+    )
+    return 16 + 4 * floats
 
 
 def _weights(mixes: str, scales: str) -> list[Arg]:
@@ -82,8 +100,8 @@ def _weights(mixes: str, scales: str) -> list[Arg]:
 
 
 _STREAMS_IN = [
-    In("z", F32, "T D"),
-    In("x", F32, "T M D"),
+    In("z", F32, "T D", align=16),
+    In("x", F32, "T M D", align=16),
     In("post", F32, "T M"),
     In("comb", F32, "T M M"),
 ]
@@ -139,13 +157,13 @@ def _kernel(
     return kernel(
         name=name,
         family="hyper_step",
-        reads_early=("fn",),
+        reads_early=("fn", "scale", "base", "gain"),
         starts_early=True,
         summary=summary,
         args=every,
         requires=_REQUIRES,
         constants=_constants,
-        geometry=_geometry,
+        geometry=lambda s: _geometry(s, int(evaluate(mixes, s)) + 1),
         contract={n: _PROMISES[n] for n in outputs},
         work=lambda s: _work(s, evaluate(mixes, s), moved),
         batch_invariant="T",
@@ -177,7 +195,7 @@ hyper_step_entry = _kernel(
     "hyper_step_entry",
     "embeddings as every stream, and the first sub-block's scaled mixes and input",
     [
-        In("table", BF16, "V D"),
+        In("table", BF16, "V D", align=8),
         In("tokens", I32, "T"),
         *_weights(_MIXES, "3"),
         Out("x_next", F32, "T M D", align=16),

@@ -26,6 +26,8 @@ from dsv4.spec import (
 )
 
 _MIXES = "(2+M)*M"
+_CLUSTER = 16  # blocks that have one token, at most; what sm_90 and sm_100 take
+
 _REQUIRES = (
     Require("T <= 8", because="a block shares its weights among at most 8 rows of x"),
     Require("D % 8 == 0", because="a lane takes 8 consecutive elements of a row"),
@@ -57,22 +59,30 @@ _WEIGHTS = Within(
 def _constants(s: Shape) -> Mapping[str, int]:
     dots = Shape(dict(N=s.E, K=s.D))
     parts = int(evaluate(PARTS, dots))
+    # Of all widths tried with 160 and 256 experts this one was the fastest.
+    rows, cluster = 4 if s.E >= 128 else 1, 0
+    # A cluster of which a lane holds 8 weights of each of at most 16 rows.
+    if s.T == 1 and s.E <= 256 and s.D <= 4096:
+        cluster = max(size for size in (1, 2, 4, 8, _CLUSTER) if size <= -(-s.E // rows))
+        rows = -(-s.E // cluster)
     return dict(
         STREAMS=s.M,
         ITERATIONS=s.iterations,
         ROWS=s.T,
-        # Of all widths tried with 160 and 256 experts this one was the fastest.
-        WARP_ROWS=4 if s.E >= 128 else 1,
+        WARP_ROWS=rows,
         WARPS=min(16, parts),
         PART_STEPS=int(evaluate(PART_STEPS, dots)),
         PARTS=parts,
         BATCH=1,
         PER_LANE=-(-s.E // 32),
+        CLUSTER=cluster,
     )
 
 
 def _geometry(s: Shape) -> Geometry:
     c = _constants(s)
+    if cluster := c["CLUSTER"]:
+        return Geometry(grid=cluster, block=32 * (c["WARPS"] + 1), cluster=cluster)
     return Geometry(grid=1 + -(-s.E // c["WARP_ROWS"]), block=32 * c["WARPS"])
 
 
@@ -82,6 +92,7 @@ def _gate(name: str, summary: str, chooses: list[Arg], dims: str) -> Kernel:
         family="router_gate",
         reads_early=("w", *(a.name for a in chooses if a.name == "bias")),
         starts_early=True,
+        passes_on=True,
         summary=summary,
         args=[
             In("x", F32, "T D", align=16),

@@ -13,6 +13,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.api import driver
 
 from dsv4.errors import DeviceError, LaunchError, Refusal
 from dsv4.runtime.blas import Blas
@@ -29,6 +30,11 @@ _FEATURE_TARGETS = {"90": "sm_90a", "100": "sm_100a", "120": "sm_120a"}
 _STAGED_WRITES = 32
 _STAGED_BYTES = 4096
 _PEER_ACCESS_ALREADY_ENABLED = 704
+
+# Blocks of a cluster that every card with clusters takes, and the driver's name for taking more:
+# CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
+_PORTABLE_CLUSTER = 8
+_LARGER_CLUSTERS = 14
 
 # The times of a source and its headers, and the cubin made of them.
 _Stamped = tuple[tuple[tuple[Path, int], ...], Cubin]
@@ -244,6 +250,8 @@ class CudaDevice:
         with self._device:
             function = _function(self.index, spec.symbol, path)
             self._allow_shared(spec, function, geometry.shared_bytes)
+            if geometry.cluster > _PORTABLE_CLUSTER:
+                driver.funcSetAttribute(function.kernel.ptr, _LARGER_CLUSTERS, 1)
             if geometry.dependent and self._begins_early(geometry):
                 return self._dependent(function, geometry, values)
         grid, block, shared = geometry.grid, geometry.block, geometry.shared_bytes

@@ -24,6 +24,7 @@ Triple = tuple[int, int, int]
 
 _THREADS_PER_BLOCK = 1024
 _SHARED_BYTES_PER_BLOCK = 227 * 1024
+_BLOCKS_PER_CLUSTER = 16
 # Waking a second worker costs 0.1 ms; below this many CUDA threads it does not pay.
 _THREADS_WORTH_WORKERS = 16384
 
@@ -113,6 +114,8 @@ class HostModule:
         seed: int = 0,
         workers: int | None = None,
         steady: Sequence[bool] | None = None,
+        cluster: int = 1,
+        passes_on: bool = False,
     ) -> None:
         """Run a kernel over the whole grid and return when it is done.
 
@@ -121,12 +124,14 @@ class HostModule:
         in check mode when it is not 0. More than one worker is used in run mode only; then float
         atomics add up in no fixed order. steady: for a dependent launch, which arguments it may
         read before wait_for_previous; check mode then holds it to the rules of common/overlap.cuh.
+        passes_on: the next one must not begin before this one's wait. cluster: blocks that take
+        turns, neighbours along x.
 
         Errors: LaunchError for arguments or sizes that do not fit, before anything runs;
         KernelFault when the kernel fails.
         """
         signature = self.signature(symbol)
-        self._check_sizes(symbol, grid, block, shared_bytes)
+        self._check_sizes(symbol, grid, block, shared_bytes, cluster)
         words = pack(symbol, signature, args)
         launch = Launch(
             grid=grid,
@@ -135,10 +140,12 @@ class HostModule:
             shuffle=self._mode == "shuffle" or (self._mode == "check" and seed != 0),
             seed=seed & (2**64 - 1),
             dependent=steady is not None,
+            passes_on=passes_on,
+            cluster=cluster,
             next_block=ctypes.pointer(ctypes.c_uint64(0)),
         )
-        blocks, threads = _product(grid), _product(block)
-        worker_count = self._worker_count(workers, blocks, threads)
+        clusters, threads = _product(grid) // cluster, _product(block) * cluster
+        worker_count = self._worker_count(workers, clusters, threads)
         with self._lock:
             if self._mode == "check":
                 spans = extents(signature, args, steady or ())
@@ -159,6 +166,7 @@ class HostModule:
         shared_bytes: int = 0,
         args: Sequence[Array | np.generic],
         seed: int = 0,
+        cluster: int = 1,
     ) -> tuple[Array, int]:
         """The probe records of one launch, sorted by stage and index, and how many values were met.
 
@@ -185,6 +193,7 @@ class HostModule:
                 args=args,
                 seed=seed,
                 workers=1,
+                cluster=cluster,
             )
             met = int(buffer["count"][0])
         finally:
@@ -224,13 +233,17 @@ class HostModule:
             return 1
         return min(2, os.cpu_count() or 1, blocks)
 
-    def _check_sizes(self, symbol: str, grid: Triple, block: Triple, shared_bytes: int) -> None:
+    def _check_sizes(
+        self, symbol: str, grid: Triple, block: Triple, shared_bytes: int, cluster: int
+    ) -> None:
         threads = _product(block)
         shared = shared_bytes + self._copies[0].static_shared_bytes
         if min(*grid, *block) < 1 or threads > _THREADS_PER_BLOCK or shared_bytes < 0:
             found = f"grid {grid}, block {block} ({threads} threads), {shared_bytes} shared bytes"
         elif shared > _SHARED_BYTES_PER_BLOCK:
             found = f"{shared} bytes of shared memory, {shared - shared_bytes} of them static"
+        elif not 1 <= cluster <= _BLOCKS_PER_CLUSTER or grid[0] % cluster:
+            found = f"clusters of {cluster} blocks in a grid of {grid}"
         else:
             return
         raise LaunchError(
@@ -238,7 +251,8 @@ class HostModule:
             f"  found {found}\n"
             f"  kernel of {self._source}\n"
             f"  make every extent at least 1, a block at most {_THREADS_PER_BLOCK} threads, its "
-            f"shared memory at most {_SHARED_BYTES_PER_BLOCK} bytes"
+            f"shared memory at most {_SHARED_BYTES_PER_BLOCK} bytes, and a grid's x whole clusters "
+            f"of at most {_BLOCKS_PER_CLUSTER} blocks"
         )
 
     def _kernel_fault(self, symbol: str, fault: Fault) -> KernelFault:

@@ -56,7 +56,7 @@ _CHECK_FLAGS_OF_FAMILY = {
         "-tsan-instrument-read-before-write=1",
     ),
 }
-_RUNTIME_FILES = ("launch.cpp", "scheduler.cpp", "collectives.cpp", "signals.cpp")
+_RUNTIME_FILES = ("launch.cpp", "scheduler.cpp", "collectives.cpp", "cluster.cpp", "signals.cpp")
 _CHECKER_FILES = ("checker.cpp", "order.cpp", "shadow.cpp", "sites.cpp", "receivers.cpp")
 
 

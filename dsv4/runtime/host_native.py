@@ -39,6 +39,8 @@ class Launch(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint),
         ("shuffle", ctypes.c_uint),
         ("dependent", ctypes.c_uint),
+        ("passes_on", ctypes.c_uint),
+        ("cluster", ctypes.c_uint),
         ("seed", ctypes.c_uint64),
         ("next_block", ctypes.POINTER(ctypes.c_uint64)),
         ("extents", ctypes.POINTER(Extent)),

@@ -141,7 +141,8 @@ class HostDevice:
         outputs = [v for a, v in zip(spec.args, values, strict=True) if a.role == "out"]
         poison = outputs if self.mode == "shuffle" else []
         early = spec.reads_early
-        steady = None if early is None else [a.name in early for a in spec.args]
+        at_once = (*(early or ()), *spec.reads_passed)
+        steady = None if early is None else [a.name in at_once for a in spec.args]
 
         def run() -> None:
             for array in poison:
@@ -155,6 +156,8 @@ class HostDevice:
                 seed=self.seed,
                 workers=self.workers,
                 steady=steady,
+                cluster=geometry.cluster,
+                passes_on=spec.passes_on,
             )
 
         def submit() -> None:

@@ -81,6 +81,7 @@ def _on_host(
         shared_bytes=geometry.shared_bytes,
         args=list(values),
         seed=device.seed,
+        cluster=geometry.cluster,
     )
 
 

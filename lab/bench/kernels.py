@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dsv4.engine.switches import resolve_arms
 from dsv4.errors import CompileError, Dsv4Error, SpecError
 from dsv4.runtime.device import Device
 from dsv4.runtime.launch import Launch, prepare
@@ -83,7 +84,8 @@ def time_sides(
             if not _bytes_held(spec, side):
                 why = "the timed launches left other bytes than the judged one"
                 result = replace(result, verdict=FAIL, reasons=(*result.reasons, why))
-        found.append(Measured.of_case(result, arm, clock, side.again))
+        early = any(copy.launch.geometry.dependent for copy in side.copies)
+        found.append(Measured.of_case(result, arm, clock, side.again, starts_early=early))
     return found, paired(found[0], found[1]) if len(found) == 2 else None
 
 
@@ -108,7 +110,8 @@ def open_side(spec: KernelSpec, case: Case, device: Device, arm: Arm, seed: int)
 def copies(
     spec: KernelSpec, case: Case, device: Device, seed: int, size_bytes: int
 ) -> tuple[Copy, ...]:
-    """Launches of a case on as many copies of its arrays as make them cold."""
+    """Launches of a case on as many copies of its arrays as make them cold, sent as a step does."""
+    early = resolve_arms().starts_early(device)
     named = scalars_of(spec, case)
     inputs = inputs_of(spec, case, seed)
     shapes = {a.name: array_shape(a, {**case.axes, **named}) for a in spec.arrays}
@@ -125,7 +128,8 @@ def copies(
             else:
                 arrays[name].store(content)
         views: dict[str, Any] = {name: array.array for name, array in arrays.items()}
-        made.append(Copy(prepare(spec, device=device, **views, **named), arrays))
+        launch = prepare(spec, device=device, dependent=early, **views, **named)
+        made.append(Copy(launch, arrays))
     device.synchronize()
     return tuple(made)
 

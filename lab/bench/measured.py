@@ -37,9 +37,15 @@ class Measured:
 
     @classmethod
     def of_case(
-        cls, result: CaseResult, arm: Mapping[str, Any], clock: Clock, again: Repeated | None
+        cls,
+        result: CaseResult,
+        arm: Mapping[str, Any],
+        clock: Clock,
+        again: Repeated | None,
+        *,
+        starts_early: bool = False,
     ) -> Measured:
-        """What a kernel's case gave."""
+        """What a kernel's case gave. starts_early: whether its launches begin before others end."""
         return cls(
             facts=result.to_json(),
             arm=dict(arm),
@@ -49,6 +55,7 @@ class Measured:
             roof=result.roof,
             clock=clock,
             launches=again.launches if again else 0,
+            more={"starts_early": starts_early},
         )
 
     @classmethod

@@ -39,6 +39,14 @@ def attention_decode_cases() -> Iterator[Case]:
     yield case("more than a warp of chunks", T=1, H=3, K=8, N=90, S=1321)
     yield case("more blocks than run at once", T=8, H=61, K=8, N=90, S=170)
     yield case("alone and many chunks", T=8, H=60, K=36, N=90, S=330, ids=listed(holes=0.3))
+    # Up to 16 chunks are a cluster, a block each; more have tickets.
+    for blocks in (2, 3, 5, 8, 13, 16):
+        few = dict(T=2, H=5, K=36, N=90, S=40 * blocks - 7, R=6)
+        yield case(f"{blocks} together", **few, ids=listed(holes=0.2), check=blocks in (3, 16))
+    yield case("16 together and 8 heads", T=3, H=61, K=12, N=90, S=633, check=True)
+    yield case("7 together and 4 heads", T=1, H=61, K=36, N=90, S=277, R=36, check=True)
+    yield case("more than a cluster", T=1, H=5, K=36, N=90, S=690, R=6, check=True)
+    yield case("more lists than a cluster", T=4, H=33, K=36, N=90, S=690, R=6)
     yield case("one row", T=2, H=3, K=8, N=1, S=7)
     yield case("nothing listed", T=2, H=3, K=8, N=9, S=45, ids=-1)
     yield case("front", T=2, H=3, K=8, N=90, S=200, ids=listed(front=97), check=True)
@@ -61,6 +69,7 @@ def attention_decode_cases() -> Iterator[Case]:
     special = sprinkled(normal(), [np.nan], 0.002)
     yield case("nan rows", T=5, H=3, K=8, N=90, S=50, kv=special, ids=listed(holes=0.5))
     yield case("nan queries", T=5, H=3, K=8, N=50, S=50, q=special)
+    yield case("nan together", T=5, H=5, K=36, N=90, S=181, R=6, kv=special)
     yield case("nan sink", T=2, H=9, K=8, N=50, S=50, sink=sprinkled(normal(), [np.nan], 0.1))
     model: dict[str, Any] = {"K": 512, "R": 64, "N": 1024, "scale": HEAD_SCALE}
     for length in (0, 1, 127, 128):

@@ -26,6 +26,7 @@ def _gates(**chooses: Any) -> Iterator[Case]:
     """Cases of both kinds of choice."""
     common: dict[str, Any] = {**_OPEN, **_EXACT, **chooses, "scale": 1.5}
     yield Case("one", T=1, E=1, A=1, D=8, M=1, **common)
+    yield from _one_token(common)
     for tokens in (2, 3, 5, 8):
         yield Case("tokens", T=tokens, E=37, A=5, D=264, M=4, **common, check=tokens in (3, 8))
     yield Case("all chosen", T=3, E=5, A=5, D=264, M=2, **common)
@@ -45,13 +46,28 @@ def _gates(**chooses: Any) -> Iterator[Case]:
     yield Case("larger model", T=1, E=384, A=6, D=7168, M=4, **common, level="full")
 
 
+def _one_token(common: dict[str, Any]) -> Iterator[Case]:
+    """Blocks of a cluster with several experts, fewer, none; and what no cluster has."""
+    for experts in (5, 33, 160, 256):
+        yield Case("one token", T=1, E=experts, A=min(experts, 6), D=264, M=4, **common,
+                   check=experts in (5, 33))  # fmt: skip
+    for experts, width in ((257, 64), (33, 4104)):
+        yield Case("no cluster", T=1, E=experts, A=6, D=width, M=4, **common)
+    yield Case("one token, equal", T=1, E=160, A=20, D=512, M=2,
+               **{**common, "x": 0.5, "w": 0.25})  # fmt: skip
+    special = sprinkled(_whole(7), [np.nan, np.inf, -np.inf], 2e-3)
+    yield Case("one token, special", T=1, E=160, A=32, D=64, M=4, **{**common, "w": special})
+
+
 @cases_for("router_gate")
 def router_gate_cases() -> Iterator[Case]:
     """Biases from none to large; numbers of experts around the warp."""
     yield from _gates(bias=normal(0.3))
     common: dict[str, Any] = {**_OPEN, **_EXACT, "scale": 2.5}
     yield Case("most", T=2, E=1024, A=32, D=264, M=4, bias=uniform(9, 27), **common)
-    yield Case("ties", T=8, E=256, A=6, D=64, M=4, bias=0.0, **{**common, "x": _whole(1)})
+    for tokens, experts, active in ((8, 256, 6), (1, 256, 32), (1, 160, 6)):
+        yield Case("ties", T=tokens, E=experts, A=active, D=64, M=4, bias=0.0,
+                   **{**common, "x": _whole(1)})  # fmt: skip
 
 
 @cases_for("router_gate_hash")

@@ -104,7 +104,8 @@ def kernels(results: Sequence[Result]) -> str:
             _spread(r),
             f"{r['bytes'] / r['time_s'] / 1e9:.0f}",
             f"{100 * r['read_fraction']:.0f} %" if r.get("read_fraction") else "-",
-            "cold" if r.get("time_cold") else "warm",
+            ("cold" if r.get("time_cold") else "warm")
+            + (", early" if r.get("starts_early") else ""),
             r.get("doubt") or "",
         )
         for r in results

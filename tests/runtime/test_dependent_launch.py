@@ -17,13 +17,15 @@ from dsv4.spec import F32, Exact, Geometry, In, Out, Work, kernel
 SOURCE = Path(__file__).parent / "kernels" / "dependent.cu"
 
 
-def launch(symbol: str, mode: str, steady: tuple[bool, ...] | None) -> np.ndarray:
+def launch(
+    symbol: str, mode: str, steady: tuple[bool, ...] | None, passes_on: bool = False
+) -> np.ndarray:
     """Run a kernel of the source on two blocks of 32."""
     w, x = np.full(32, 2, np.float32), np.arange(32, dtype=np.float32)
     y = np.zeros(32, np.float32)
     build(SOURCE, defines={}, mode=mode).launch(
         symbol, grid=(2 if symbol == "never_waits" else 1, 1, 1), block=(32, 1, 1),
-        args=[w, x, y], steady=steady,
+        args=[w, x, y], steady=steady, passes_on=passes_on,
     )  # fmt: skip
     return y
 
@@ -58,6 +60,18 @@ def test_a_block_that_never_waits_is_named() -> None:
 @pytest.mark.parametrize("symbol", ("reads_early", "writes_early", "never_waits"))
 def test_plain_launches_keep_none_of_these_rules(symbol: str) -> None:
     assert np.array_equal(launch(symbol, "check", None), 2.0 * np.arange(32))
+
+
+def test_a_kernel_that_passes_on_starts_the_next_one_behind_its_wait() -> None:
+    steady = (True, False, False)
+    assert np.array_equal(launch("passes_on", "check", steady, True), 2.0 * np.arange(32))
+    with pytest.raises(KernelFault, match="declared to pass on") as caught:
+        launch("starts_next_early", "check", steady, True)
+    (line,) = (
+        n for n, text in enumerate(SOURCE.read_text().splitlines(), 1)
+        if "// starts_next_early" in text
+    )  # fmt: skip
+    assert (caught.value.kind, caught.value.line) == ("early-start", line)
 
 
 class Recording(HostDevice):

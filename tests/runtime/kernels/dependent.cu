@@ -8,6 +8,20 @@ extern "C" __global__ void sound(const float* w, const float* x, float* y) {
     y[threadIdx.x] = weight * x[threadIdx.x];
 }
 
+// It passes on what was there before it.
+extern "C" __global__ void passes_on(const float* w, const float* x, float* y) {
+    const float weight = w[threadIdx.x];
+    wait_for_previous();
+    let_next_start();
+    y[threadIdx.x] = weight * x[threadIdx.x];
+}
+
+extern "C" __global__ void starts_next_early(const float* w, const float* x, float* y) {
+    let_next_start();  // starts_next_early
+    wait_for_previous();
+    y[threadIdx.x] = w[threadIdx.x] * x[threadIdx.x];
+}
+
 extern "C" __global__ void reads_early(const float* w, const float* x, float* y) {
     const float value = x[threadIdx.x];  // reads_early
     wait_for_previous();
