@@ -17,6 +17,7 @@ from lab.gates import Outcome, all_gates, bench_of, default_gates, run_gate
 
 @click.command("gate")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="Every gate, as without a NAME.")
 @click.option("--model", type=click.Path(path_type=Path), default=Path("tests/data/tiny-s"),
               show_default=True, metavar="DIR", help="The checkpoint.")  # fmt: skip
 @click.option("--red", is_flag=True, help="Also run the mutations that each gate must notice.")
@@ -29,6 +30,7 @@ from lab.gates import Outcome, all_gates, bench_of, default_gates, run_gate
 @ARMS
 def gate(
     names: tuple[str, ...],
+    everything: bool,
     model: Path,
     red: bool,
     tokens: int,
@@ -43,6 +45,8 @@ def gate(
     Example:
       dsv4-lab gate rows stages --red
     """
+    if names and everything:
+        raise click.UsageError(f"--all runs every gate; leave out {' '.join(names)}, or --all")
     if listed:
         rows = [(g.name, g.summary, len(g.red)) for g in all_gates().values()]
         text.say(text.table(("gate", "says", "mutations"), rows))

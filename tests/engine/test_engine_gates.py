@@ -86,6 +86,23 @@ def test_a_mutation_that_cannot_matter_is_told_and_counts_neither_way(
     assert run_gate("seeing", bench, red=True).red["unsigned index weights"].cannot_matter == ""
 
 
+def test_all_are_the_gates_that_run_without_a_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(Gate("blind", "sees nothing", lambda b, m: Finding(True, "fine"), ()), monkeypatch)
+    told = []
+    for words in (["gate", "--backend", "host"], ["gate", "--all", "--backend", "host"]):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] and "blind" in told[0]
+    with pytest.raises(SystemExit) as left:
+        main(["gate", "blind", "--all", "--backend", "host"])
+    assert left.value.code == 2
+    assert "--all runs every gate; leave out blind, or --all" in capsys.readouterr().err
+
+
 def test_the_command_tells_what_cannot_matter_from_what_was_not_noticed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
