@@ -35,9 +35,9 @@ static_assert(!CLUSTER || (ROWS == 1 && WARP_ROWS <= 16), "a lane has its weight
 static_assert(!CLUSTER || (PARTS == WARPS && PART_STEPS == 1), "a warp has a step of 256 elements");
 
 #ifndef CLUSTERED
-#define CLUSTERED HAS_CLUSTERS
+#define CLUSTERED (HAS_CLUSTERS && CLUSTER > 1)
 #endif
-#if CLUSTERED && CLUSTER
+#if CLUSTERED
 #define BLOCKS_OF_A_TOKEN CLUSTER_OF(CLUSTER)
 #else
 #define BLOCKS_OF_A_TOKEN
@@ -54,7 +54,7 @@ constexpr bool ALONE = ROWS == 1;
 constexpr int MIN_BLOCKS = ALONE && !TOGETHER && THREADS >= 64 ? 1024 / THREADS : 1;
 // Beside a cluster's weights, or more sums than these, a lane's biases would not fit the registers; they
 // wait in L2. A warp that only chooses has room.
-#define EARLY_BIASES (CLUSTER ? CLUSTERED : WARP_ROWS * ROWS <= 20)
+#define EARLY_BIASES (CLUSTER > 1 ? CLUSTERED : WARP_ROWS * ROWS <= 20)
 #include "common/choosing.cuh"
 
 struct Gate {

@@ -15,7 +15,8 @@
 //                     last one. It orders nothing else.
 //
 // Sixteen blocks are what sm_90 and sm_100 take. For other cards a kernel needs another way
-// (HAS_CLUSTERS 0).
+// (HAS_CLUSTERS 0), and so it does where a cluster would be one block: compute-sanitizer takes letters
+// of a block to itself for faults.
 #pragma once
 
 #include "common/types.cuh"

@@ -8,7 +8,7 @@
 #include "common/mixing.cuh"
 
 #ifndef CLUSTERED
-#define CLUSTERED HAS_CLUSTERS
+#define CLUSTERED (HAS_CLUSTERS && CLUSTER > 1)
 #endif
 #if CLUSTERED
 #define BLOCKS_OF_A_ROW CLUSTER_OF(CLUSTER)

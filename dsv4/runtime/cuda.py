@@ -81,7 +81,6 @@ class CudaDevice:
         if os.environ.get("DSV4_POOL") == "off":
             # Every array an allocation of its own: a memory checker then sees its exact end.
             cupy.cuda.set_allocator(None)
-        self._clusters = os.environ.get("DSV4_CLUSTERS") != "off"
         count = cupy.cuda.runtime.getDeviceCount()
         if not 0 <= index < count:
             raise DeviceError(f"device {index} was asked for; this machine has {count}")
@@ -218,8 +217,6 @@ class CudaDevice:
 
     def build(self, spec: KernelSpec, constants: Mapping[str, int]) -> Cubin:
         """The cubin of this kernel's source for this GPU."""
-        if not self._clusters and "CLUSTER" in constants:
-            constants = {**constants, "CLUSTERED": 0}
         source = cuda_root() / f"{spec.family}.cu"
         key = (source, frozenset(constants.items()))
         if known := self._builds.get(key):
