@@ -87,8 +87,15 @@ def test_documents_become_tables(folder: Path) -> None:
     assert "| slot 0.5 | 3.25 | 6.00 | 2/2 (100.0%) | - |" in text
     assert "calibration error 0.125" in text and "| 0.5 to 1.0 | 7 | 0.750 | 0.625 |" in text
     assert "0.0 to 0.5" not in text
-    assert "| a card | `vt=off` | 50 | 800 | 0 | 3.50 | 10.00 | 20.00 |" in text
-    assert "| `vt=slot vt_tau=0.05` | 50 | 800 | 0 | 3.40 | 10.00 | 21.00 |" in text
+    assert "| a card | `vt=off` | 50 | 800 | 0 | 3.50 | 10 | 20 |" in text
+    assert "| `vt=slot vt_tau=0.05` | 50 | 800 | 0 | 3.40 | 10 | 21 |" in text
+
+
+def test_a_processor_has_no_speeds(folder: Path) -> None:
+    host = {**DOCUMENT, "device": "host (run)", "written_against": None}
+    assert carded(folder, host).exit_code == 0
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "| host (run) | `vt=off` | 50 | 800 | 0 | 3.50 | - | - |" in text
 
 
 def test_what_is_kept_names_no_place_and_makes_the_same_card_again(folder: Path) -> None:

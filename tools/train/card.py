@@ -151,16 +151,15 @@ def _engine(result: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]])
     for found in evaluations:
         if found["drafter"] is not None:
             text += _drafts(found)
-    written = [_written(e, e["arms"], e["written"]) for e in evaluations if e["written"]]
-    written += [
-        _written(e, {**e["arms"], **e["written_against"]["switches"]}, e["written_against"])
-        for e in evaluations
-        if e.get("written_against")
-    ]
+    written = [row for e in evaluations for row in _sides(e)]
     if written:
         heads = ("device", "switches", "prompts", "tokens", "differing", "tokens a round",
                  "tokens/s plain", "tokens/s drafted")  # fmt: skip
-        text += "\nPlain decoding against rounds, behind held-out prompts:\n\n"
+        text += (
+            "\nPlain decoding against rounds, behind held-out prompts. Two sides of one document"
+            "\nstand one below the other; with the same switches they tell how far sides differ by"
+            " themselves.\n\n"
+        )
         text += _table(heads, written)
     return text
 
@@ -207,12 +206,24 @@ def _drafts(found: Mapping[str, Any]) -> str:
     return text + _table(("confidence", "drafts", "mean", "accepted"), bins)
 
 
+def _sides(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The rows of a document's prompts: under its own switches, then under the second ones."""
+    own, other = found["written"], found.get("written_against")
+    rows = [_written(found, found["arms"], own)] if own else []
+    if other:
+        rows.append(_written(found, {**found["arms"], **other["switches"]}, other))
+    return rows
+
+
 def _written(
     found: Mapping[str, Any], arms: Mapping[str, Any], one: Mapping[str, Any]
 ) -> tuple[str, ...]:
     counts = (str(one[name]) for name in ("prompts", "tokens", "differing"))
-    speeds = (one["tokens_per_round"], one["plain_tokens_per_s"], one["drafted_tokens_per_s"])
-    return (found["device"], _switches(arms), *counts, *(f"{x:.2f}" for x in speeds))
+    rate = f"{one['tokens_per_round']:.2f}"
+    # A CPU's seconds say nothing about a card.
+    speeds = ("plain_tokens_per_s", "drafted_tokens_per_s")
+    told = ("-" if found["device"].startswith("host") else f"{one[name]:.0f}" for name in speeds)
+    return (found["device"], _switches(arms), *counts, rate, *told)
 
 
 def _switches(arms: Mapping[str, Any]) -> str:
