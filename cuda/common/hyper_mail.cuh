@@ -25,7 +25,7 @@ constexpr int NORM_WARPS_EACH = NORM_WARPS / TEAM;
 constexpr int GROUPS_EACH = (4 * PER_THREAD + TEAM - 1) / TEAM;
 static_assert(NORM_WARPS % CLUSTER == 0, "blocks have equally many of rms_norm's warps");
 
-constexpr int MOST_WARPS = 25;  // of 80 registers
+constexpr int MOST_WARPS = STREAMS > 4 ? 20 : 25;  // of 112 registers, or 80
 // Sums of a warp, of each part, and warps, where a product has that many rows of fn.
 template <int Rows>
 constexpr int ROUNDS = (Rows + MOST_WARPS) / MOST_WARPS;

@@ -32,7 +32,8 @@ from dsv4.spec import (
 _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
 _GROUP = 128
-_MOST_WARPS = 25
+# Of a block: more streams need more registers.
+_MOST_WARPS, _MOST_WARPS_OF_MANY = 25, 20
 # Blocks of a row, at most; sixteen are what sm_90 and sm_100 take. More rows than six have half as
 # many: an H200 does not find room for so many clusters of sixteen at once.
 _CLUSTER, _HALF_CLUSTER, _MOST_ROWS = 16, 8, 6
@@ -67,7 +68,8 @@ def _constants(s: Shape) -> Mapping[str, int]:
 def _geometry(s: Shape, sums: int) -> Geometry:
     """A cluster a row. A warp has one of the sums, or several where there are too many."""
     c = _constants(s)
-    warps = max(8, -(-sums // -(-sums // _MOST_WARPS)))
+    most = _MOST_WARPS if s.M <= 4 else _MOST_WARPS_OF_MANY
+    warps = max(8, -(-sums // -(-sums // most)))
     room = max(_mail_bytes(c, sums, team) for team in (1, c["CLUSTER"]))
     return Geometry(s.T * c["CLUSTER"], 32 * warps, room, cluster=c["CLUSTER"])
 
