@@ -41,15 +41,6 @@
 #include "common/overlap.cuh"
 #include "common/tickets.cuh"
 
-// Whether this block is the last of its row to come here.
-__device__ __forceinline__ bool is_last(i32* ticket) {
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) last = take_last_ticket(ticket, CLUSTER);
-    __syncthreads();
-    return last;
-}
-
 // streams: where the new ones lie in memory.
 template <int Rows, class Source>
 __device__ __forceinline__ void step(const Source& source, const Weights& w, const float* streams,
@@ -83,7 +74,7 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
     }
     if (CLUSTERED)
         await_mail(mail.first);
-    else if (!is_last(ticket + at.row))
+    else if (!is_last_block(ticket + at.row, CLUSTER))
         return;
     for (int own = warp; own < NORM_WARPS_EACH; own += WARPS<Rows>)
         collapse(w, gate_weights, out, mail, at, streams + at.row * count, own, D);

@@ -28,6 +28,7 @@
 #include "common/dots.cuh"
 #include "common/overlap.cuh"
 #include "common/some_warps.cuh"
+#include "common/tickets.cuh"
 
 static_assert(ROWS >= 1 && ROWS <= 8, "a block shares its weights among at most 8 rows of x");
 static_assert(PER_LANE >= 1 && PER_LANE <= 32, "a warp keeps the ranks of all experts");
@@ -91,27 +92,16 @@ __device__ __forceinline__ F32Rows rows_of(const Gate& gate) {
 
 // Whether this is the block that ends last, of so many; then all scores are there.
 __device__ __forceinline__ bool is_last(i32* ticket, u32 blocks) {
-    const u32 tickets = blocks - 1;  // the largest
     if constexpr (ALONE) {
         if (threadIdx.x >= 32) return false;
-        __threadfence();
+        i32 last = 0;
         __syncwarp();
-        u32 taken = 0;
-        if (threadIdx.x == 0) taken = atomicInc((u32*)ticket, tickets);
-        taken = __shfl_sync(FULL_WARP, taken, 0);
-        __threadfence();
-        return taken == tickets;
+        if (threadIdx.x == 0) last = take_last_ticket(ticket, blocks);
+        __syncwarp();
+        return __shfl_sync(FULL_WARP, last, 0) != 0;
+    } else {
+        return is_last_block(ticket, blocks);
     }
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        // Behind the barrier one thread's fence covers what the whole block wrote.
-        __threadfence();
-        last = atomicInc((u32*)ticket, tickets) == tickets;
-        __threadfence();
-    }
-    __syncthreads();
-    return last;
 }
 
 // ------------------------------------------------------------------------ one token

@@ -1,6 +1,6 @@
 """Gates: the contract, ties at every level, ids and tokens that name nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +9,8 @@ import pytest
 
 from dsv4.errors import LaunchError
 from dsv4.runtime.hostdevice import HostDevice
-from dsv4.spec import Geometry, KernelSpec
 from lab.cases.fills import ids, normal, sprinkled
-from lab.testing import contract_tests, run_kernel, speed_tests
+from lab.testing import WithoutClusters, contract_tests, run_kernel, speed_tests
 from oracle.formats import encode
 
 Run = Callable[..., SimpleNamespace]
@@ -34,19 +33,6 @@ def gate(raw: Any, active: int = 2, **more: Any) -> dict[str, Any]:
         w=encode(w, "bf16"), bias=0.0, mix=0.0, hyper_scale=1.0, hyper_base=0.0, ticket=0,
         scale=1.0, eps=1e-6,
     ) | more  # fmt: skip
-
-
-class WithoutClusters(HostDevice):
-    """Runs kernels as cards without clusters do."""
-
-    def bind(
-        self,
-        spec: KernelSpec,
-        constants: Mapping[str, int],
-        geometry: Geometry,
-        values: Sequence[Any],
-    ) -> Callable[[], None]:
-        return super().bind(spec, {**constants, "CLUSTERED": 0}, geometry, values)
 
 
 @pytest.mark.parametrize("experts", [1, 5, 33, 160, 256])

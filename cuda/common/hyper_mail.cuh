@@ -1,6 +1,6 @@
 // What the blocks of a row of hyper_step have each, and what they send each other.
 //
-// Build constants: STREAMS, PARTS, PER_THREAD, CLUSTER; CLUSTERED (whether blocks form clusters: where
+// Build constants: STREAMS, PARTS, PER_THREAD, CLUSTER, MOST_WARPS (of a block); CLUSTERED (whether blocks form clusters: where
 // the card has them).
 #pragma once
 
@@ -25,7 +25,6 @@ constexpr int NORM_WARPS_EACH = NORM_WARPS / TEAM;
 constexpr int GROUPS_EACH = (4 * PER_THREAD + TEAM - 1) / TEAM;
 static_assert(NORM_WARPS % CLUSTER == 0, "blocks have equally many of rms_norm's warps");
 
-constexpr int MOST_WARPS = STREAMS > 4 ? 20 : 25;  // of 112 registers, or 80
 // Sums of a warp, of each part, and warps, where a product has that many rows of fn.
 template <int Rows>
 constexpr int ROUNDS = (Rows + MOST_WARPS) / MOST_WARPS;

@@ -83,3 +83,13 @@ __device__ __forceinline__ bool take_last_ticket(i32* ticket, u32 count) {
 }
 
 #endif
+
+// Whether this is the last of `count` blocks to come here: then it sees what all wrote before. By every
+// thread of the block.
+__device__ __forceinline__ bool is_last_block(i32* ticket, u32 count) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) last = take_last_ticket(ticket, count);
+    __syncthreads();
+    return last;
+}

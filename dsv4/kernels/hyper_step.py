@@ -32,8 +32,6 @@ from dsv4.spec import (
 _MIXES = "(2+M)*M"
 _NORM_THREADS = 512
 _GROUP = 128
-# Of a block: more streams need more registers.
-_MOST_WARPS, _MOST_WARPS_OF_MANY = 25, 20
 # Blocks of a row, at most; sixteen are what sm_90 and sm_100 take. More rows than six have half as
 # many: an H200 does not find room for so many clusters of sixteen at once.
 _CLUSTER, _HALF_CLUSTER, _MOST_ROWS = 16, 8, 6
@@ -62,14 +60,15 @@ def _constants(s: Shape) -> Mapping[str, int]:
         PARTS=parts,
         PER_THREAD=-(-s.D // _NORM_THREADS),
         CLUSTER=max(size for size in (1, 2, 4, 8, 16) if size <= min(parts, most)),
+        # Of 80 registers; more streams need up to 112.
+        MOST_WARPS=25 if s.M <= 4 else 20,
     )
 
 
 def _geometry(s: Shape, sums: int) -> Geometry:
     """A cluster a row. A warp has one of the sums, or several where there are too many."""
     c = _constants(s)
-    most = _MOST_WARPS if s.M <= 4 else _MOST_WARPS_OF_MANY
-    warps = max(8, -(-sums // -(-sums // most)))
+    warps = max(8, -(-sums // -(-sums // c["MOST_WARPS"])))
     room = max(_mail_bytes(c, sums, team) for team in (1, c["CLUSTER"]))
     return Geometry(s.T * c["CLUSTER"], 32 * warps, room, cluster=c["CLUSTER"])
 
