@@ -47,18 +47,12 @@
 
 // ------------------------------------------------------------------------ what a slot brings along
 
-// A slot's id, as it is given. Other numbers are copied without waiting: they are there after the walk.
+// A slot's expert, or -1.
 __shared__ i32 experts[SLOTS];
 
 // Slots of the walk that begins at one. Where there is one walk, the build knows.
 __device__ __forceinline__ int slots_from(int first, int A) {
     return SLOT_GROUPS == 1 ? SLOTS : min(SLOTS, A - first);
-}
-
-// The ids of the first walk, from `ids` on. A wait and a barrier follow.
-__device__ __forceinline__ void copy_ids(const i32* ids, int A) {
-    const int s = threadIdx.x;
-    if (s < slots_from(0, A)) cp_async<4>(&experts[s], ids + s);
 }
 
 __device__ __forceinline__ void copy_scale2(float* to, const float* scale2, int id) {
@@ -128,8 +122,9 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     const bool has_shared = TOKENS == 1 || t == 0;
     const auto row_of = [&](int i) { return min(block_row + i % HALF, h.N - 1); };
     const Rows rows = Rows::of_lane(row_of);
-    const ScaleRoom<Scales> scales = {staged};
-    u32* const x = (u32*)(staged + scales.BYTES);
+    const Ring ring = Ring::at(staged);
+    const ScaleRoom<Scales> scales = {staged + Ring::BYTES};
+    u32* const x = (u32*)(scales.room + scales.BYTES);
     bf16* const room = (bf16*)(x + K / 2);
     const Inputs in = {x, (float*)(room + (TOKENS == 1 ? K : 0))};
     const Slab slab[2] = {h.gate, h.up};
@@ -138,34 +133,32 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
     const Dense dense[2] = {h.shared_gate, h.shared_up};
     DenseWalk<2, 2> shared{dense, rows, walk};
     Stream stream;
-    Ring ring;
     if (has_shared) {
         copy_dense_factors(dense, block_row);
-        fill_dense(shared, stream, ring);
-        __syncwarp();  // the order of loads
         if (TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
+        cp_async_commit();
+        fill_dense(shared, stream, ring);
+        fill_behind(shared, stream, ring);  // with nothing
     }
     stage(in, h.x, h.x_scales, t, first_of_x(h.x, h.x_scales, t));
     clear_zeros();
-    cp_async_wait_all();
+    cp_async_wait<RING>();
     __syncthreads();
     if (has_shared) finish_dense(shared, stream, ring, TOKENS == 1 ? room : h.wide_x);
     wait_for_previous();
-    copy_ids(h.ids + (i64)t * h.A, h.A);
-    cp_async_wait_all();
-    __syncthreads();
 
 #pragma unroll 1
     for (int number = 0; number < SLOT_GROUPS; ++number) {
         const int first = number * SLOTS, slots = slots_from(first, h.A);
         const i64 slot = (i64)t * h.A + first;
-        const int id = id_of_lane(number == 0 ? experts : h.ids + slot, slots, h.E);
-        if (number != 0 && threadIdx.x < slots) experts[threadIdx.x] = id;
-        walk.begin(id, h.N);
-        fill<0>(walk, stream, ring);
+        const int id = id_of_lane(h.ids + slot, slots, h.E);
+        if (threadIdx.x < slots) experts[threadIdx.x] = id;
         copy_factors(h, slot, slots, id);
         scales.copy(slab, id, slots, h.N, row_of);
-        cp_async_wait_all();
+        cp_async_commit();
+        walk.begin(id, h.N);
+        fill<0>(walk, stream, ring);
+        cp_async_wait<RING>();
         __syncthreads();
         finish_walk<0>(walk, stream, ring, in, scales);
         __syncthreads();
@@ -264,8 +257,9 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     const i64 token = blockIdx.x;
     const auto row_of = [&](int i) { return min(block_row + i, h.N - 1); };
     const Rows rows = Rows::of_lane(row_of);
-    const ScaleRoom<Scales> scales = {staged};
-    u32* const x = (u32*)(staged + scales.BYTES);
+    const Ring ring = Ring::at(staged);
+    const ScaleRoom<Scales> scales = {staged + Ring::BYTES};
+    u32* const x = (u32*)(scales.room + scales.BYTES);
     bf16* const room = (bf16*)(x + X_ROWS * (K / 2));
     const Inputs in = {x, (float*)(room + K)};
     const Slab slab[1] = {h.slab};
@@ -273,20 +267,14 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
     const Dense dense[1] = {h.shared};
     DenseWalk<1, 1> shared{dense, rows, walk};
     Stream stream;
-    Ring ring;
     copy_dense_factors(dense, block_row);
     fill_dense(shared, stream, ring);
-    __syncwarp();  // the order of loads
     wait_for_previous();
-    copy_ids(h.ids + token * h.A, h.A);
-    cp_async_commit();
     copy_wide(room, h.shared_x + token * K);
+    cp_async_commit();
     Groups groups;
     groups.load(h.hidden + token * h.A * K, Groups::first(), slots_from(0, h.A) * K);
-    cp_async_commit();
     clear_zeros();
-    __syncwarp();
-    cp_async_wait<1>();
     __syncthreads();
 
 #pragma unroll 1
@@ -294,27 +282,25 @@ __device__ __forceinline__ void down(const SecondHalf& h) {
         const int first = number * SLOTS, slots = slots_from(first, h.A);
         const i64 slot = token * h.A + first;
         const float* const hidden = h.hidden + slot * K;
-        const int id = id_of_lane(number == 0 ? experts : h.ids + slot, slots, h.E);
-        if (number != 0) {
-            if (threadIdx.x < slots) experts[threadIdx.x] = id;
-            groups.load(hidden, Groups::first(), slots * K);
-        }
+        const int id = id_of_lane(h.ids + slot, slots, h.E);
+        if (threadIdx.x < slots) experts[threadIdx.x] = id;
+        if (number != 0) groups.load(hidden, Groups::first(), slots * K);
+        copy_places(h, slot, first, slots, id);
+        scales.copy(slab, id, slots, h.N, row_of);
+        cp_async_commit();
         walk.begin(id, h.N);
         if (number == 0)
             fill_behind(shared, stream, ring);
         else
             fill<FIRST_ROUTED>(walk, stream, ring);
-        copy_places(h, slot, first, slots, id);
-        scales.copy(slab, id, slots, h.N, row_of);
         // The shared expert's first: what it frees of the ring is on its way while rows find their grid.
         if (number == 0) {
-            cp_async_commit();
-            cp_async_wait<1>();
+            cp_async_wait<1 + RING - ASKED_AHEAD>();
             __syncwarp();
             finish_dense(shared, stream, ring, room);
         }
         quantise_rows(groups, hidden, min(SLOTS, h.A - first) * K, in);
-        cp_async_wait_all();
+        cp_async_wait<RING>();
         __syncthreads();
         finish_walk<FIRST_ROUTED>(walk, stream, ring, in, scales);
         __syncthreads();

@@ -33,20 +33,21 @@ __device__ __forceinline__ void sum_slots(const Slab (&slab)[Slabs], const RowOf
                                           const i32* ids, int slots, const u8* x,
                                           const float* x_scales, i64 first_row, int E, int N) {
     extern __shared__ __align__(128) u8 staged[];
-    const ScaleRoom<Scales> scales = {staged};
-    u32* const own = (u32*)(staged + scales.BYTES);
+    const Ring ring = Ring::at(staged);
+    const ScaleRoom<Scales> scales = {staged + Ring::BYTES};
+    u32* const own = (u32*)(scales.room + scales.BYTES);
     const Inputs in = {own, (float*)(own + X_ROWS * (K / 2))};
     const Rows rows = Rows::of_lane(row_of);
     Walk<Slabs> walk{slab, rows};
     Stream stream;
-    Ring ring;
     const int id = id_of_lane(ids, slots, E);
+    scales.copy(slab, id, slots, N, row_of);
+    cp_async_commit();
     walk.begin(id, N);
     fill<0>(walk, stream, ring);
-    scales.copy(slab, id, slots, N, row_of);
     stage(in, x, x_scales, first_row, first_of_x(x, x_scales, first_row));
     clear_zeros();
-    cp_async_wait_all();
+    cp_async_wait<RING>();
     __syncthreads();
     finish_walk<0>(walk, stream, ring, in, scales);
     __syncthreads();

@@ -29,11 +29,10 @@ struct BothWeights : Fp8Weights {
         return row < rows ? elements + (i64)row * K : index_elements + (i64)(row - rows) * K;
     }
     __device__ __forceinline__ int rows_down(int, int n) const { return n; }
-    __device__ __forceinline__ const float* scales_of(int row) const {
-        return row < rows ? scales + (i64)(row >> 7) * columns
-                          : index_scales + (i64)(row - rows >> 7) * columns;
+    __device__ __forceinline__ float scale_of(int row, int group) const {
+        const float* const own = row < rows ? scales : index_scales;
+        return own[(i64)((row < rows ? row : row - rows) >> 7) * columns + group];
     }
-    __device__ __forceinline__ float scale_at(const float* from, int) const { return *from; }
 };
 
 // A head of the indexer, then rows of w that no block before has.

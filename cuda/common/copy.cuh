@@ -32,7 +32,7 @@ __device__ __forceinline__ void prefetch_l2(const void* from) {
 // Read-only data used once: past L1. Weights stream through this.
 __device__ __forceinline__ uint4 load16_once(const void* from) {
     uint4 value;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(from));
     return value;
@@ -42,41 +42,16 @@ __device__ __forceinline__ uint4 load16_once(const void* from) {
 // memory that nobody writes. For loads that are to leave before what is written behind such a barrier.
 __device__ __forceinline__ uint4 load16_here(const void* from) {
     uint4 value;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(from)
                  : "memory");
     return value;
 }
 
-// The same into a value that stays as it is when they are not there; then nothing is read.
-__device__ __forceinline__ void load16_once_if(bool there, const void* from, uint4& value) {
-    asm volatile(
-        "{\n\t"
-        ".reg .pred there;\n\t"
-        "setp.ne.u32 there, %4, 0;\n\t"
-        "@there ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%5];\n\t"
-        "}"
-        : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
-        : "r"((u32)there), "l"(from));
-}
-
-// Both at once.
-__device__ __forceinline__ void load16_here_if(bool there, const void* from, uint4& value) {
-    asm volatile(
-        "{\n\t"
-        ".reg .pred there;\n\t"
-        "setp.ne.u32 there, %4, 0;\n\t"
-        "@there ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%5];\n\t"
-        "}"
-        : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
-        : "r"((u32)there), "l"(from)
-        : "memory");
-}
-
 // Starts a copy of 16 bytes.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
                  :
                  : "r"((u32)__cvta_generic_to_shared(shared)), "l"(global)
                  : "memory");
@@ -95,7 +70,7 @@ __device__ __forceinline__ void cp_async(void* shared, const void* global) {
 // Starts a copy of 16 bytes, or of 16 zero bytes when `valid` is false; then global is not read.
 __device__ __forceinline__ void cp_async16_or_zero(void* shared, const void* global, bool valid) {
     const u32 bytes = valid ? 16u : 0u;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :
                  : "r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes)
                  : "memory");
@@ -132,12 +107,6 @@ __device__ __forceinline__ void cp_async_wait_all() {
 __device__ __forceinline__ void prefetch_l2(const void*) {}
 __device__ __forceinline__ uint4 load16_once(const void* from) { return load16(from); }
 __device__ __forceinline__ uint4 load16_here(const void* from) { return load16(from); }
-__device__ __forceinline__ void load16_once_if(bool there, const void* from, uint4& value) {
-    if (there) value = load16(from);
-}
-__device__ __forceinline__ void load16_here_if(bool there, const void* from, uint4& value) {
-    if (there) value = load16(from);
-}
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     host::start_copy(shared, global, true);
 }

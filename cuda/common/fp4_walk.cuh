@@ -3,9 +3,14 @@
 //
 // A warp has a part of K and every SETS-th slot. What it multiplies comes in pieces, four loads of 16
 // bytes a lane: a chunk of four tiles of eight rows, or two chunks of two. RING pieces of a warp are on
-// their way into registers at a time, and loops are unrolled by RING so that every place has a name: no
-// instruction moves codes but the load. Whatever else a piece needs waits in shared memory, at offsets
-// that the build knows: rows of x, and the scales of all slots, which the block copies at once.
+// their way into shared memory at a time, where only the thread reads that had them copied: so a warp
+// waits for its next piece alone. (Loads into registers would share one of the six counters by which a
+// warp waits for loads: it would wait for all pieces on their way.) Whatever else a piece needs waits
+// there, too: rows of x, and the scales of all slots, which the block copies at once. Loops are unrolled
+// by RING, so that the build knows all offsets.
+//
+// A piece that is asked for is a group of copies, an empty one behind the last: of the groups behind the
+// one to be multiplied next, RING - 1 or more are younger.
 //
 // Build constants: K_CHUNKS (of K), PARTS, SETS, TILES (2 or 4), SLOTS (of a walk), X_ROWS (of a walk: 1,
 // or SLOTS), RING.
@@ -13,7 +18,7 @@
 
 constexpr int WARPS = PARTS * SETS;
 constexpr int THREADS = 32 * WARPS;
-// Blocks with 128 registers a thread: the ring is in them.
+// Blocks with 128 registers a thread.
 constexpr int MIN_BLOCKS = 512 / THREADS;
 constexpr int ROWS = 8 * TILES;
 constexpr int PAIRS = TILES / 2;
@@ -33,8 +38,29 @@ struct Slab {
     const u8 *codes, *scales;
 };
 
-// A warp's pieces on their way, this lane's share.
-using Ring = uint4[RING][LOADS];
+// A warp's pieces on their way, this thread's share: loads of a place lie THREADS apart.
+struct Ring {
+    static constexpr int PLACE = LOADS * THREADS;  // in units of 16 bytes
+    static constexpr int BYTES = RING * PLACE * 16;
+    uint4* own;
+
+    static __device__ __forceinline__ Ring at(u8* room) { return {(uint4*)room + threadIdx.x}; }
+    __device__ __forceinline__ uint4* operator[](int place) const { return own + place * PLACE; }
+};
+
+// This thread's share of a piece.
+struct Piece {
+    uint4 load[LOADS];
+
+    // Of the one that was asked for first.
+    static __device__ __forceinline__ Piece next_of(const uint4* place) {
+        cp_async_wait<RING - 1>();
+        Piece piece;
+#pragma unroll
+        for (int j = 0; j < LOADS; ++j) piece.load[j] = load16(place + j * THREADS);
+        return piece;
+    }
+};
 
 // What a lane multiplies that has no x of its own. At such an address that no lane with x has the same
 // banks.
@@ -68,17 +94,11 @@ struct Stream {
     u32 at, step;           // of the next piece, and to the one behind it, in units of 16 bytes
     int left;               // chunks of the matrix to come; two a piece, where a piece has two
 
-    // Here: before the next barrier, of a warp too.
-    template <bool Here>
-    __device__ __forceinline__ void load(uint4 (&to)[LOADS]) {
+    __device__ __forceinline__ void copy(uint4* place) {
 #pragma unroll
-        for (int j = 0; j < LOADS; ++j) {
-            const bool there = left > j / 2 % PIECE_CHUNKS;
-            if constexpr (Here)
-                load16_here_if(there, from[j] + (u64)at * 16, to[j]);
-            else
-                load16_once_if(there, from[j] + (u64)at * 16, to[j]);
-        }
+        for (int j = 0; j < LOADS; ++j)
+            if (left > j / 2 % PIECE_CHUNKS)
+                cp_async16(place + j * THREADS, from[j] + (u64)at * 16);
         at += step;
         left -= PIECE_CHUNKS;
     }
@@ -86,9 +106,10 @@ struct Stream {
 
 // Asks for a walk's next piece; behind the last one for nothing.
 template <class Walk>
-__device__ __forceinline__ void ask(Walk& walk, Stream& stream, uint4 (&place)[LOADS]) {
+__device__ __forceinline__ void ask(Walk& walk, Stream& stream, uint4* place) {
     if (stream.left <= 0) walk.next(stream);
-    stream.template load<Walk::HERE>(place);
+    stream.copy(place);
+    cp_async_commit();
 }
 
 // Where this lane's rows of the block begin, row lane / 4 of every tile, in units of 16 bytes of FP4
@@ -110,7 +131,6 @@ struct Rows {
 // pair of tiles has a slab of its own, or all have the same.
 template <int Slabs>
 struct Walk {
-    static constexpr bool HERE = false;  // asks leave where branches hold them
     const Slab (&slab)[Slabs];
     const Rows& rows;
     u32 matrix;          // where that of slot `lane` begins, in units of 16 bytes
@@ -164,7 +184,7 @@ struct ScaleRoom {
     static __device__ __forceinline__ int of_chunk(int chunk) {
         return chunk * Scales::GROUPS / COPY * STRIDE + chunk * Scales::GROUPS % COPY;
     }
-    // Starts the copies; a wait and a barrier follow. row_of: as in Rows.
+    // Starts the copies; a commit, a wait and a barrier follow. row_of: as in Rows.
     template <int Slabs, class RowOf>
     __device__ __forceinline__ void copy(const Slab (&slab)[Slabs], int id, int slots, int N,
                                          const RowOf& row_of) const {
@@ -193,7 +213,7 @@ struct ScaleRoom {
 
 // Asks for a walk's first pieces, from place FIRST on.
 template <int FIRST, int Slabs>
-__device__ __forceinline__ void fill(Walk<Slabs>& walk, Stream& stream, Ring& ring) {
+__device__ __forceinline__ void fill(Walk<Slabs>& walk, Stream& stream, const Ring& ring) {
     walk.enter(stream);
 #pragma unroll
     for (int i = 0; i < RING; ++i) ask(walk, stream, ring[(FIRST + i) % RING]);
@@ -265,7 +285,7 @@ __device__ __forceinline__ void multiply(const uint4* codes, const LaneX<Scales>
 // One warp: its part of its slots, into `partial`. The stream has asked for the first RING pieces, from
 // place FIRST on.
 template <int FIRST, class Scales, int Slabs>
-__device__ __forceinline__ void finish_walk(Walk<Slabs>& walk, Stream& stream, Ring& ring,
+__device__ __forceinline__ void finish_walk(Walk<Slabs>& walk, Stream& stream, const Ring& ring,
                                             const Inputs& in, const ScaleRoom<Scales>& scales) {
     const int lane = threadIdx.x % 32, quarter = lane % 4, part = part_of_warp();
     u32 slots = walk.valid;
@@ -279,15 +299,16 @@ __device__ __forceinline__ void finish_walk(Walk<Slabs>& walk, Stream& stream, R
     LaneX<Scales> x = LaneX<Scales>::of(in, X_ROWS > 1 ? slot : 0, part);
     const u8* scale = own_scales + slot * ScaleRoom<Scales>::SLOT;
     // Returns whether it was the last.
-    const auto take = [&](uint4(&place)[LOADS]) {
+    const auto take = [&](uint4* place) {
+        const Piece piece = Piece::next_of(place);
+        ask(walk, stream, place);
 #pragma unroll
         for (int c = 0; c < PIECE_CHUNKS; ++c) {
             if (c > 0 && left <= c) break;
-            multiply(place + 2 * c, x, scale, total);
+            multiply(piece.load + 2 * c, x, scale, total);
             x.next();
             scale += ScaleRoom<Scales>::STEP;
         }
-        ask(walk, stream, place);
         left -= PIECE_CHUNKS;
         if (left > 0) return false;
 #pragma unroll

@@ -29,11 +29,9 @@ struct Fp8Weights {
         return min(n, max(0, rows - 1 - row));
     }
     // The rows of a set lie in one block of 128 x 128.
-    __device__ __forceinline__ const float* scales_of(int row) const {
-        return scales + (i64)(row >> 7) * columns;
-    }
-    __device__ __forceinline__ float scale_at(const float* from, int row) const {
-        if (row % 128 == 0 && threadIdx.x % 32 == 0) PROBE("scale", from - scales, *from);
-        return *from;
+    __device__ __forceinline__ float scale_of(int row, int group) const {
+        const i64 at = (i64)(row >> 7) * columns + group;
+        if (row % 128 == 0) PROBE("scale", at, scales[at]);
+        return scales[at];
     }
 };

@@ -19,9 +19,9 @@
 // rows. Weights wait in shared memory, DEPTH groups of them, where only the thread reads that had them
 // copied: so there is no barrier before the parts are added. A group goes to registers as a whole, and
 // the one DEPTH further is on its way to the same place before the first product. The first DEPTH groups
-// are on their way before the kernel before has ended. Of x a lane reads its elements, and the scale,
-// from the cache a group ahead, where registers allow. Rows past N repeat the last one and are not
-// stored; past K all is 0.
+// are on their way before the kernel before has ended. Of x a lane reads its elements from the
+// cache a group ahead, where registers allow. Rows past N repeat the last one and are not stored; past K
+// all is 0.
 //
 // Such a kernel waits for its own instructions as much as for memory: nothing in the loop divides, and
 // addresses are constants apart or grow by constants.
@@ -35,6 +35,7 @@
 #include "common/copy.cuh"
 #include "common/mma.cuh"
 #include "common/overlap.cuh"
+#include "common/reduce.cuh"
 
 constexpr int GROUP = 128;
 constexpr int CHUNK = 64;
@@ -139,48 +140,66 @@ struct Walk {
     }
 };
 
-// What a group of weights is multiplied by: this lane's elements of x, and the scale.
-struct Factors {
-    uint4 x[2][2];  // of both chunks
-    float scale;
+// The scales of a warp's groups, 32 at a time, a lane each. They are cold: a warp that asked for each when
+// it comes to its group would wait for memory once a group, whatever waits in the ring.
+template <class Weights, class Deal>
+struct Scales {
+    const Weights& weights;
+    const Deal& deal;
+    int part, groups, steps;  // groups of the part in a pass; of all passes
+    float held;
+
+    // From that step on.
+    __device__ __forceinline__ void load(int first) {
+        if constexpr (Weights::SCALED) {
+            const int step = first + (int)threadIdx.x % 32;
+            if (step >= steps) return;
+            const int pass = step / groups;
+            held = weights.scale_of(deal.row_of(pass), part + (step - pass * groups) * PARTS);
+        }
+    }
+    __device__ __forceinline__ float of(int step) {
+        if constexpr (!Weights::SCALED) {
+            return 1.0f;
+        } else {
+            if (step > 0 && step % 32 == 0) load(step);
+            return __shfl_sync(FULL_WARP, held, step % 32);
+        }
+    }
 };
 
+// What a group of weights is multiplied by: this lane's elements of x, in both chunks.
+using Factors = uint4[2][2];
+
 // The groups in the order of Walk, for what they are multiplied by.
-template <bool Grouped, class Weights, class Deal>
+template <bool Grouped, class Deal>
 struct FactorWalk {
-    const Weights& weights;
     const Deal& deal;
     const Inputs<Grouped>& in;
     int part, groups, left;
-    int pass, group, row;
+    int pass, group;
     const bf16* from;
-    const float* scale_from;
 
     __device__ __forceinline__ void start_pass(int number) {
         pass = number;
         group = 0;
-        row = deal.row_of(pass);
-        from = in.columns_of(row) + first_column(part);
-        if constexpr (Weights::SCALED) scale_from = weights.scales_of(row) + part;
+        from = in.columns_of(deal.row_of(pass)) + first_column(part);
     }
     // Of the next group; behind the last one nothing.
     __device__ __forceinline__ void load(Factors& factors) {
         if (left <= 0) return;
-        factors.scale = 1.0f;
-        if constexpr (Weights::SCALED) factors.scale = weights.scale_at(scale_from, row);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < in.K;
 #pragma unroll
             for (int i = 0; i < 2; ++i)
-                factors.x[half][i] = there ? load16(from + half * CHUNK + 8 * i)
-                                           : make_uint4(0, 0, 0, 0);
+                factors[half][i] = there ? load16(from + half * CHUNK + 8 * i)
+                                         : make_uint4(0, 0, 0, 0);
         }
         --left;
         ++group;
         if (PASSES > 1 && group == groups) return start_pass(pass + 1);
         from += STEP;
-        if constexpr (Weights::SCALED) scale_from += PARTS;
     }
 };
 
@@ -215,8 +234,7 @@ __device__ __forceinline__ void keep_sums(const float (&total)[PAIRS][4],
 // The sums of `passes` passes of this thread's set, in parts. Weights: row_at(row, K) is where a row's
 // elements start, rows_down(row, n) how many of n rows below are there; Raw holds 16 of them;
 // copy(place, elements, whether they are there) and decode(raw, j, low pair, high pair) read them. If
-// they are SCALED a group's sum is multiplied by scale_at(where it is, row), and scales_of(row) is where
-// those of the row start.
+// they are SCALED a group's sum is multiplied by scale_of(row, group).
 template <bool Grouped, class Weights, class Deal>
 __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Deal& deal,
                                                const Inputs<Grouped>& in, int passes) {
@@ -232,7 +250,9 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
         walk.advance();
         cp_async_commit();
     }
-    FactorWalk<Grouped, Weights, Deal> factors{weights, deal, in, part, groups, passes * groups};
+    Scales<Weights, Deal> scales{weights, deal, part, groups, passes * groups, 1.0f};
+    scales.load(0);
+    FactorWalk<Grouped, Deal> factors{deal, in, part, groups, passes * groups};
     factors.start_pass(0);
     Factors next = {};
     // Kernels do not promise that x is read-only for good: such a load could go ahead of the wait.
@@ -240,14 +260,16 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
     if (FACTORS_AHEAD) factors.load(next);
 
     Partial& partial = *reinterpret_cast<Partial*>(shared_room() + DEPTH * SLOT);
-    int at = 0;
+    int at = 0, step = 0;
 #pragma unroll 1
     for (int pass = 0; pass < passes; ++pass) {
         float total[PAIRS][4] = {};
 #pragma unroll 1
         for (int group = 0; group < groups; ++group) {
             if (!FACTORS_AHEAD) factors.load(next);
-            const Factors now = next;
+            Factors now;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) now[i / 2][i % 2] = next[i / 2][i % 2];
             uint4* const slot = ring + at * SLOT;
             at = at + 1 == DEPTH ? 0 : at + 1;
             Held<Weights> held;
@@ -264,12 +286,13 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
             for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int pair = 0; pair < PAIRS; ++pair)
-                    multiply<Weights>(held.raw[half], pair, now.x[half], sum[pair]);
+                    multiply<Weights>(held.raw[half], pair, now[half], sum[pair]);
+            const float scale = scales.of(step++);
 #pragma unroll
             for (int pair = 0; pair < PAIRS; ++pair)
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    total[pair][i] = fmaf(sum[pair][i], now.scale, total[pair][i]);
+                    total[pair][i] = fmaf(sum[pair][i], scale, total[pair][i]);
         }
         keep_sums(total, partial[pass][set][part]);
     }

@@ -18,7 +18,8 @@ constexpr int DENSE_PRODUCTS = DENSE_CHUNK / 16;
 constexpr int WARP_PARTS = (DENSE_PARTS + WARPS - 1) / WARPS;
 constexpr int PART_GROUPS = (K_CHUNKS + DENSE_PARTS - 1) / DENSE_PARTS;
 constexpr int DENSE_PIECES = WARP_PARTS * PAIRS * PART_GROUPS;
-constexpr int FIRST_ROUTED = DENSE_PIECES % RING;  // place
+constexpr int FIRST_ROUTED = DENSE_PIECES % RING;                       // place
+constexpr int ASKED_AHEAD = DENSE_PIECES < RING ? DENSE_PIECES : RING;  // by fill_dense
 
 static_assert(TOKENS >= 1 && TOKENS <= 8, "a product has eight columns, one a token");
 static_assert(DENSE_PARTS <= 16, "more parts than the order of the shared expert's sum has");
@@ -58,8 +59,6 @@ struct DenseRun {
 // A warp's way through its runs, and behind them through the chosen experts.
 template <int Slabs, int Routed>
 struct DenseWalk {
-    // Code without branches does not keep the assembler from loading late, when a register is needed.
-    static constexpr bool HERE = true;
     const Dense (&slab)[Slabs];
     const Rows& rows;
     Walk<Routed>& behind;
@@ -99,18 +98,17 @@ struct DenseWalk {
 // room behind them, once those are.
 template <int Slabs, int Routed>
 __device__ __forceinline__ void fill_dense(DenseWalk<Slabs, Routed>& walk, Stream& stream,
-                                           Ring& ring) {
+                                           const Ring& ring) {
     walk.begin();
     stream.left = 0;
 #pragma unroll
-    for (int i = 0; i < RING && i < DENSE_PIECES; ++i) ask(walk, stream, ring[i]);
+    for (int i = 0; i < ASKED_AHEAD; ++i) ask(walk, stream, ring[i]);
 }
 template <int Slabs, int Routed>
 __device__ __forceinline__ void fill_behind(DenseWalk<Slabs, Routed>& walk, Stream& stream,
-                                            Ring& ring) {
+                                            const Ring& ring) {
 #pragma unroll
-    for (int i = DENSE_PIECES; i < RING; ++i) ask(walk, stream, ring[i]);
-    __syncwarp();
+    for (int i = ASKED_AHEAD; i < RING; ++i) ask(walk, stream, ring[i]);
 }
 
 // What a warp reads of one token's row: copied into `room` of K elements, by the warp itself. A wait and
@@ -163,7 +161,7 @@ __device__ __forceinline__ void multiply_dense(const uint4 (&codes)[LOADS], cons
 // All of a warp's parts into `dense_partial`. x: [TOKENS, K]; one token's is in shared memory.
 template <int Slabs, int Routed>
 __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Stream& stream,
-                                             Ring& ring, const bf16* x) {
+                                             const Ring& ring, const bf16* x) {
     constexpr bool EVEN = K_CHUNKS % DENSE_PARTS == 0 && DENSE_PARTS % WARPS == 0;
     const int lane = threadIdx.x % 32, token = lane / 4;
     // One token's x: lanes that have none read zeros.
@@ -180,6 +178,8 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
 #pragma unroll
         for (int i = 0; i < RING; ++i) {
             if (done + i >= DENSE_PIECES) break;
+            const Piece piece = Piece::next_of(ring[i]);
+            ask(walk, stream, ring[i]);
             if (EVEN || run.inside()) {
                 if (left == 0) {
                     left = run.groups();
@@ -188,7 +188,7 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
                 }
                 const float factor = *factors++;
                 float sum[4] = {};
-                multiply_dense(ring[i], at, has_x, sum);
+                multiply_dense(piece.load, at, has_x, sum);
                 at += step;
                 --left;
 #pragma unroll
@@ -202,8 +202,6 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
                 }
                 if (left == 0) run.advance();
             }
-            ask(walk, stream, ring[i]);
-            __syncwarp();
         }
 }
 

@@ -58,8 +58,6 @@ def _constants(s: Shape, tiles: int, x_rows: int, tokens: int) -> dict[str, int]
     # beginning and end hide behind the other.
     made = chosen(tiles, slots, x_rows, s, most_sets=2 if s.T == 1 else 1)
     return made | dict(
-        # A ring that is filled again between walks needs registers while x is staged.
-        RING=made["RING"] - (walks > 1),
         TOKENS=tokens,
         SLOT_GROUPS=walks,
         DENSE_PARTS=int(evaluate(DENSE_PARTS, s)),

@@ -34,9 +34,9 @@ Geometries = Callable[[Shape], Geometry]
 PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
 SLOTS = 8
-# Pieces of weights that a warp has on their way, by tiles: 64 bytes a lane each, 96 KiB of 512
-# threads, or what registers have room for beside two chunks in a piece.
-RING = {4: 3, 2: 2}
+# Pieces of weights that a warp has on their way, by the warps of a block: 32 KiB a block at 64
+# bytes a lane. Steps of every size were slower with more.
+RING = {8: 2, 16: 1}
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 CARD_BLOCKS = 96
 
@@ -67,14 +67,15 @@ def _contract(group: int) -> Within:
 def chosen(tiles: int, slots: int, x_rows: int, s: Shape, most_sets: int = 2) -> dict[str, int]:
     """How chunks of K, slots and rows of w are dealt to the warps of a block."""
     parts = int(evaluate(PARTS, s))
+    sets = min(slots, 16 // parts, most_sets)
     return dict(
         K_CHUNKS=int(s.K) // 128,
         PARTS=parts,
-        SETS=min(slots, 16 // parts, most_sets),
+        SETS=sets,
         TILES=tiles,
         SLOTS=slots,
         X_ROWS=x_rows,
-        RING=RING[tiles],
+        RING=RING[16 if parts * sets > 8 else 8],
     )
 
 
@@ -86,12 +87,13 @@ def _bytes_of_scales(s: Shape, c: Mapping[str, int], group: int) -> int:
 
 
 def shared_bytes(s: Shape, c: Mapping[str, int], group: int, wide: bool = False) -> int:
-    """Scales of a walk, and behind them rows of x as products take them.
+    """Weights on their way, scales of a walk, and rows of x as products take them.
 
     wide: whether a row of x waits there as bf16, too.
     """
     x = c["X_ROWS"] * (2 * s.K + s.K // 32) + (2 * s.K if wide else 0)
-    return _bytes_of_scales(s, c, group) + int(x)
+    ring = c["RING"] * 64 * 32 * c["PARTS"] * c["SETS"]
+    return ring + _bytes_of_scales(s, c, group) + int(x)
 
 
 def _constants(slots: Callable[[Shape], int]) -> Constants:
