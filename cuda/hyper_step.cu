@@ -59,6 +59,7 @@ __device__ __forceinline__ void step(const Source& source, const Weights& w, con
     Floats<4> gain = {};
     if (CLUSTERED && warp < GROUPS_EACH) gain = gains_of(w.gain, at.team_rank + warp * TEAM, D);
     const GateWeights gate_weights = GateWeights::of(w);
+    if (CLUSTERED) await_cluster();
     wait_for_previous();
     make_streams<Rows>(source, out.x, mail, at, D);
     __syncthreads();

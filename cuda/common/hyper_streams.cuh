@@ -32,13 +32,9 @@ __device__ __forceinline__ void make_streams(const Source& source, float* x, Mai
     for (int first = 0; first < QUADS; first += 32 * WARPS<Rows>) {
         const int i = 4 * (first + (int)threadIdx.x), own = i / STEP;
         const int k = part_of(at.rank, own) * STEP + i % STEP;
-        const bool there = own < PARTS_EACH && k < count;
-        const int m = there ? stream_of(k, D) : 0, d = k - m * D, warp = d % NORM_THREADS / 32;
-        Floats<4> four = {};
-        if (there) four = source.four(at.row, D, m, d);
-        // While they are on their way.
-        if (CLUSTERED && first == 0) await_cluster();
-        if (!there) continue;
+        if (own >= PARTS_EACH || k >= count) continue;
+        const int m = stream_of(k, D), d = k - m * D, warp = d % NORM_THREADS / 32;
+        const Floats<4> four = source.four(at.row, D, m, d);
         store_floats(mail.fresh[own] + i % STEP, four);
         if (x != nullptr) store_floats(x + at.row * count + k, four);
         if (CLUSTERED)
