@@ -16,7 +16,7 @@ from lab.page import one_spec
 from lab.record.digests import stamp
 from lab.recording import Recorder
 from lab.run import RunOptions, run_case
-from lab.tools.ncu import Metric, find_ncu, profile
+from lab.tools.ncu import Metric, find_ncu, profile, selecting
 
 
 @click.command()
@@ -55,7 +55,7 @@ def ncu(
     case = one_case(spec, patterns, names)
     device = open_device("cuda", index=chosen.device)
     result = run_case(spec, case, device, RunOptions(seed=chosen.seed))
-    arguments = [spec.name, "-c", case.name, "--level", case.level, "--seed", str(chosen.seed)]
+    arguments = selecting(spec.name, case, chosen.seed)
     wanted = [s.strip() for s in sections.split(",") if s.strip()]
     metrics, page = profile(spec.symbol, arguments, sections=wanted, set_name=set_name, keep=keep)
     recorder = Recorder(chosen.store, device, enabled=not no_record)

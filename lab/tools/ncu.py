@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dsv4.errors import DeviceError, LaunchError
+from lab.cases import Case
 
 _PLACES = (Path("/usr/local/cuda/bin"), Path("/opt/nvidia/nsight-compute"), Path("/opt/cuda/bin"))
 HEADLINES: Final = {
@@ -67,6 +68,12 @@ def find_ncu() -> Path:
         + ", ".join(map(str, _PLACES))
         + "\n  it comes with the CUDA toolkit; on a CPU, kernel-diff and bench time kernels"
     )
+
+
+def selecting(kernel: str, case: Case, seed: int) -> list[str]:
+    """Arguments of kernel-diff that select one case: by its axes too, for names come again."""
+    axes = ",".join(f"{axis}={size}" for axis, size in case.axes.items())
+    return [kernel, "-c", case.name, "-p", axes, "--level", case.level, "--seed", str(seed)]
 
 
 def profile(

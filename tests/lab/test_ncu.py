@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dsv4 import registry
 from dsv4.errors import DeviceError
 from dsv4.runtime.device import cuda_problem
+from lab.cases import cases
+from lab.cases.select import select
 from lab.tools import ncu
 from tests.lab.planted import lab
 
@@ -36,6 +39,16 @@ def test_metrics_are_in_base_units_and_in_the_order_of_the_headlines() -> None:
 @pytest.mark.parametrize("text", ["", "no page", '"ID","Kernel Name"\n"",""\n'])
 def test_a_page_without_kernels_has_no_metrics(text: str) -> None:
     assert ncu.parse(text) == []
+
+
+@pytest.mark.parametrize("kernel", ["linear_fp8", "experts_mx_down", "router_gate"])
+def test_the_child_runs_the_case_that_was_asked_for_and_no_other_of_its_name(kernel: str) -> None:
+    known = cases(kernel)
+    names = [case.name for case in known]
+    assert len(set(names)) < len(names)
+    for case in known:
+        _, _, name, _, axes, *_ = ncu.selecting(kernel, case, 0)
+        assert select(known, [axes], [name], level="stress", spec=registry.spec(kernel)) == [case]
 
 
 def test_a_missing_tool_names_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
