@@ -52,12 +52,13 @@ struct Ring {
 struct Piece {
     uint4 load[LOADS];
 
-    // Of the one that was asked for first.
-    static __device__ __forceinline__ Piece next_of(const uint4* place) {
+    // Of the one that was asked for first, as many chunks as are there.
+    static __device__ __forceinline__ Piece next_of(const uint4* place, int chunks) {
         cp_async_wait<RING - 1>();
-        Piece piece;
+        Piece piece = {};
 #pragma unroll
-        for (int j = 0; j < LOADS; ++j) piece.load[j] = load16(place + j * THREADS);
+        for (int j = 0; j < LOADS; ++j)
+            if (chunks > j / 2 % PIECE_CHUNKS) piece.load[j] = load16(place + j * THREADS);
         return piece;
     }
 };
@@ -300,7 +301,7 @@ __device__ __forceinline__ void finish_walk(Walk<Slabs>& walk, Stream& stream, c
     const u8* scale = own_scales + slot * ScaleRoom<Scales>::SLOT;
     // Returns whether it was the last.
     const auto take = [&](uint4* place) {
-        const Piece piece = Piece::next_of(place);
+        const Piece piece = Piece::next_of(place, left);
         ask(walk, stream, place);
 #pragma unroll
         for (int c = 0; c < PIECE_CHUNKS; ++c) {

@@ -178,9 +178,10 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
 #pragma unroll
         for (int i = 0; i < RING; ++i) {
             if (done + i >= DENSE_PIECES) break;
-            const Piece piece = Piece::next_of(ring[i]);
+            const bool there = EVEN || run.inside();
+            const Piece piece = Piece::next_of(ring[i], there ? PIECE_CHUNKS : 0);
             ask(walk, stream, ring[i]);
-            if (EVEN || run.inside()) {
+            if (there) {
                 if (left == 0) {
                     left = run.groups();
                     at = own ? first_x + run.part() * CHUNK : (const bf16*)no_x();

@@ -3,6 +3,8 @@
 //   - Global memory: inside one array argument, for a write inside one that is not const.
 //   - Shared memory: inside what the launch asked for, and written by this block, or by its cluster,
 //     before it is read.
+//   - An asynchronous copy writes from its start until its thread has waited for it: meanwhile nobody,
+//     and later no other thread that is not ordered behind the wait, touches the place.
 //   - Two accesses of one cell by different threads, one of them a write and not both atomic, must
 //     be ordered (order.cpp).
 //   - Shared memory of the cluster's other blocks: behind a first cluster barrier, while they live.
@@ -155,6 +157,20 @@ uint32_t running_block() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim
     report("race", visit, tail);
 }
 
+// Somebody touches what an asynchronous copy may still write.
+[[noreturn]] void report_copy(const Visit& visit, const Access& copy) {
+    early_read.seen = false;
+    const uint3 who = block.threads[copy.thread].index;
+    char tail[200];
+    snprintf(
+        tail, sizeof tail,
+        " races with an asynchronous copy by thread (%u,%u,%u): that thread has not waited for "
+        "it yet",
+        who.x, who.y, who.z);
+    fault->other = chain_of(copy.site);
+    report("race", visit, tail);
+}
+
 // Makes the thread of an access the running one, for a report.
 void blame(const Access& access) {
     const unsigned number = block_number_of(access);
@@ -200,6 +216,8 @@ void require_permission(const Visit& visit, bool write) {
 
 void visit_cell(const Region& region, Cell& cell, const Visit& visit, const Access& mine,
                 bool write) {
+    if (region.shared && cell.write.on_its_way && of_this_cluster(cell.write))
+        report_copy(visit, cell.write);
     const bool reads = !write || mine.atomic;
     if (region.shared && reads && !early_read.seen && !of_this_cluster(cell.write))
         early_read = {true, cluster.round, mine, visit.address, visit.size};
@@ -251,6 +269,30 @@ void note_atomic(const void* address, size_t size) {
 }
 
 void note_fence() { order_by_fence(); }
+
+namespace {
+
+// The cells of a copy's place in shared memory, which has just been written there.
+template <class Change>
+void change_writes(const void* to, size_t size, const Change& change) {
+    if (!watching) return;
+    char* const place = remembered_at(static_cast<char*>(const_cast<void*>(to)));
+    Region* const region = region_of(place);
+    if (region == nullptr || !region->shared) return;
+    const size_t offset = place - region->first;
+    for (size_t at = offset; at < offset + size; at += region->cell_bytes)
+        change(region->cells[at / region->cell_bytes].write);
+}
+
+}  // namespace
+
+void note_copy_starts(const void* to, size_t size) {
+    change_writes(to, size, [](Access& write) { write.on_its_way = true; });
+}
+
+void note_copy_lands(const void* to, size_t size) {
+    change_writes(to, size, [](Access& write) { write = access_now(write.site, false); });
+}
 
 void check_launch_begins() {
     dl_iterate_phdr(find_image, nullptr);

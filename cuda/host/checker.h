@@ -11,7 +11,8 @@ struct Access {
     uint32_t clock;  // of the thread, inside its warp and phase
     uint32_t site;
     uint16_t thread;
-    uint16_t atomic;
+    uint8_t atomic;
+    uint8_t on_its_way;  // a copy that its thread has not waited for
 };
 
 // order.cpp ---------------------------------------------------------------------------------

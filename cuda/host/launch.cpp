@@ -65,6 +65,8 @@ HOST_UNCHECKED void note_start(const char* file, int line) {
 #ifndef DSV4_CHECK
 void note_atomic(const void*, size_t) {}
 void note_fence() {}
+void note_copy_starts(const void*, size_t) {}
+void note_copy_lands(const void*, size_t) {}
 #endif
 
 }  // namespace host

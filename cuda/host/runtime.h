@@ -77,6 +77,11 @@ void require_full_warps(bool of_block);
 void note_atomic(const void* address, size_t size);
 void note_fence();
 
+// The running thread has started an asynchronous copy to that place, which is there already, or waited
+// for it; no-ops outside check mode.
+void note_copy_starts(const void* to, size_t size);
+void note_copy_lands(const void* to, size_t size);
+
 // The running thread has called wait_for_previous, or let_next_start (common/overlap.cuh).
 void note_wait();
 void note_start(const char* file, int line);

@@ -41,11 +41,16 @@ int fiber_count, free_count;
 int ready[max_threads];  // ring of threads that can run
 int ready_first, ready_count;
 uint64_t random_state;
+// Of a shuffled block: who was released last goes on most often. So some warps are far ahead of others,
+// which random picks alone keep together.
+bool runs_ahead;
 
 int pop_ready() {
     int& head = ready[ready_first];
     if (launch->shuffle) {
-        int& pick = ready[(ready_first + random_number() % ready_count) % max_threads];
+        const bool last = runs_ahead && random_number() % 16 != 0;
+        const uint64_t chosen = last ? ready_count - 1 : random_number() % ready_count;
+        int& pick = ready[(ready_first + chosen) % max_threads];
         const int swapped = pick;
         pick = head;
         head = swapped;
@@ -204,6 +209,7 @@ void begin_block() {
         block.threads[i].waited = false;
     }
     block.exited_count = 0;
+    runs_ahead = launch->shuffle && random_number() % 2 == 0;
     begin_collectives();
     if (launch->shuffle || checking) {
         // Stale values of the block before would hide a missing write.
