@@ -11,12 +11,20 @@
 // this one has ended, and may be read at once.
 #pragma once
 
+#ifdef LAB_TIMELINE
+#include "common/timeline.cuh"
+#define NOTE_TIME(place) note_time(place)
+#else
+#define NOTE_TIME(place) ((void)0)
+#endif
+
 __device__ __forceinline__ void wait_for_previous() {
 #ifdef DSV4_HOST
     host::note_wait();
 #elif __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    NOTE_TIME(TIME_WAITED);
 }
 
 #ifdef DSV4_HOST
@@ -25,6 +33,7 @@ __device__ __forceinline__ void let_next_start(HOST_SITE_PARAMETERS) {
 }
 #else
 __device__ __forceinline__ void let_next_start() {
+    NOTE_TIME(TIME_BEGUN);
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

@@ -393,6 +393,13 @@ def cuda_device(index: int) -> CudaDevice:
 
 
 @functools.cache
+def loaded(index: int, cubin_path: str) -> Any:
+    """The module of a cubin on that GPU, loaded once."""
+    with cupy.cuda.Device(index):
+        return cupy.RawModule(path=cubin_path)
+
+
+@functools.cache
 def _function(index: int, symbol: str, cubin_path: str) -> Any:
     with cupy.cuda.Device(index):
-        return cupy.RawModule(path=cubin_path).get_function(symbol)
+        return loaded(index, cubin_path).get_function(symbol)

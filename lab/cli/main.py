@@ -62,6 +62,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "draft": ("lab.cli.draft:draft", "Generate speculatively with a target and its drafter."),
     "spec": ("lab.cli.spec:spec", "Decode with drafts and without, and compare."),
     "step": ("lab.cli.step:step", "Show launches, bytes and times of a decode step."),
+    "timeline": ("lab.cli.timeline:timeline", "Tell what launches take in place, in a step."),
     "place": ("lab.cli.place:place", "Show which layers go where, from headers alone."),
     "gate": ("lab.cli.gate:gate", "Check laws of the engine, and mutations against them."),
     "report": ("lab.cli.report:report", "Write the store as one HTML file."),

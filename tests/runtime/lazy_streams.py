@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 
 
+_BACKENDS = ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api")
+
+
 @dataclass(eq=False)
 class Event:
     """Done once everything in front of it on its stream is."""
@@ -153,6 +156,9 @@ def cards(patch: Any) -> Iterator[Cards]:
         with patch.context() as inner:
             inner.setitem(sys.modules, "cupy", made.cupy)
             inner.setitem(sys.modules, "cupy.cuda", made.cuda)
+            for name in _BACKENDS:  # installed with CuPy alone
+                inner.setitem(sys.modules, name, ModuleType(name))
+            inner.setattr(sys.modules[_BACKENDS[-1]], "driver", SimpleNamespace(), raising=False)
             backend = importlib.import_module("dsv4.runtime.cuda")
             made.devices = [made.device(backend.CudaDevice, index) for index in (0, 1)]
             yield made
