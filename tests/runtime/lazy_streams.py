@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-
 _BACKENDS = ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api")
 
 
