@@ -52,13 +52,15 @@ struct Ring {
 struct Piece {
     uint4 load[LOADS];
 
-    // Of the one that was asked for first, as many chunks as are there.
+    // Of the one that was asked for first, which has one chunk at least.
     static __device__ __forceinline__ Piece next_of(const uint4* place, int chunks) {
         cp_async_wait<RING - 1>();
         Piece piece = {};
 #pragma unroll
-        for (int j = 0; j < LOADS; ++j)
-            if (chunks > j / 2 % PIECE_CHUNKS) piece.load[j] = load16(place + j * THREADS);
+        for (int j = 0; j < LOADS; ++j) {
+            const int chunk = j / 2 % PIECE_CHUNKS;
+            if (chunk == 0 || chunks > chunk) piece.load[j] = load16(place + j * THREADS);
+        }
         return piece;
     }
 };

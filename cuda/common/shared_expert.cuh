@@ -179,7 +179,8 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
         for (int i = 0; i < RING; ++i) {
             if (done + i >= DENSE_PIECES) break;
             const bool there = EVEN || run.inside();
-            const Piece piece = Piece::next_of(ring[i], there ? PIECE_CHUNKS : 0);
+            Piece piece = {};
+            if (there) piece = Piece::next_of(ring[i], PIECE_CHUNKS);
             ask(walk, stream, ring[i]);
             if (there) {
                 if (left == 0) {
