@@ -16,7 +16,9 @@ from lab.page import one_spec
 from lab.record.digests import stamp
 from lab.recording import Recorder
 from lab.run import RunOptions, run_case
-from lab.tools.ncu import Metric, find_ncu, profile, selecting
+from lab.tools.ncu import STALLS, Metric, find_ncu, profile, selecting
+
+_STALLS_SHOWN = 4  # the largest; --json has all
 
 
 @click.command()
@@ -74,7 +76,9 @@ def ncu(
 
 
 def _table(metrics: list[Metric]) -> str:
-    rows = [(m.label, _value(m), m.name) for m in metrics]
+    stalls = sorted((m for m in metrics if m.name in STALLS), key=lambda m: -m.value)
+    shown = [*(m for m in metrics if m.name not in STALLS), *stalls[:_STALLS_SHOWN]]
+    rows = [(m.label, _value(m), m.name) for m in shown]
     return text.table(("metric", "value", "name in the tool"), rows)
 
 

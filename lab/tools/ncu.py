@@ -28,12 +28,30 @@ HEADLINES: Final = {
     "lts__t_sector_hit_rate.pct": "L2 hits",
     "l1tex__t_sector_hit_rate.pct": "L1 hits",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "SM of peak",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active": "issue slots used",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "warps active",
     "launch__registers_per_thread": "registers",
     "launch__occupancy_limit_registers": "blocks by registers",
     "launch__occupancy_limit_shared_mem": "blocks by shared memory",
 }
 """Metric of Nsight Compute -> what people call it."""
+
+STALLS: Final = {
+    f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio": f"warps that wait {words}"
+    for reason, words in {
+        "long_scoreboard": "for memory",
+        "short_scoreboard": "for shared memory",
+        "barrier": "at a barrier",
+        "membar": "for a fence",
+        "lg_throttle": "to send loads",
+        "mio_throttle": "for the shared-memory queue",
+        "math_pipe_throttle": "for a busy unit",
+        "no_instruction": "for instructions",
+        "wait": "for a result of known latency",
+        "not_selected": "for their turn",
+    }.items()
+}
+"""Why warps of a scheduler do not issue: so many on average, for each instruction issued."""
 
 # Everything as SI: a unit of the tool and the factor to the base unit.
 _UNITS: Final = {
@@ -85,7 +103,7 @@ def profile(
     set_name: str = "",
     keep: Path | None = None,
 ) -> tuple[list[Metric], str]:
-    """(headline metrics of the first launch of a symbol, the tool's CSV).
+    """(headline metrics and stalls of the first launch of a symbol, the tool's CSV).
 
     arguments: of kernel-diff, selecting one case. sections and set_name go to the tool. keep: a
     file for its own report. Errors: DeviceError without the tool or without the permission to read
@@ -95,7 +113,7 @@ def profile(
     command += ["--kernel-name", f"regex:^{symbol}$", "--launch-count", "1"]
     command += [part for s in sections for part in ("--section", s)]
     command += ["--set", set_name] if set_name else []
-    command += ["--metrics", ",".join(HEADLINES)]
+    command += ["--metrics", ",".join([*HEADLINES, *STALLS])]
     command += ["--export", str(keep), "--force-overwrite"] if keep is not None else []
     child = [sys.executable, "-m", "lab.cli", "--quiet", "kernel-diff", *arguments]
     child += ["--backend", "cuda", "--no-time", "--no-record", "--relaunch", "1"]
@@ -121,7 +139,7 @@ def profile(
 
 
 def parse(text: str) -> list[Metric]:
-    """The headline metrics of the first kernel in the tool's raw CSV page.
+    """The headline metrics and stalls of the first kernel in the tool's raw CSV page.
 
     The page is a header line, a line of units and a line for each kernel, behind other output.
     """
@@ -130,14 +148,14 @@ def parse(text: str) -> list[Metric]:
     if start is None or len(lines) < start + 3:
         return []
     header, units, values = list(csv.reader(lines[start : start + 3]))
-    found = []
+    found, labels = [], {**HEADLINES, **STALLS}
     for name, unit, value in zip(header, units, values, strict=False):
-        if name not in HEADLINES or not value:
+        if name not in labels or not value:
             continue
         base, factor = _UNITS.get(unit.lower(), (unit, 1.0))
         try:
             number = float(value.replace(",", "")) * factor
         except ValueError:
             continue
-        found.append(Metric(name, HEADLINES[name], number, base))
-    return sorted(found, key=lambda m: list(HEADLINES).index(m.name))
+        found.append(Metric(name, labels[name], number, base))
+    return sorted(found, key=lambda m: list(labels).index(m.name))

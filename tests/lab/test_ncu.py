@@ -12,6 +12,7 @@ from dsv4.errors import DeviceError
 from dsv4.runtime.device import cuda_problem
 from lab.cases import cases
 from lab.cases.select import select
+from lab.cli.ncu import _table
 from lab.tools import ncu
 from tests.lab.planted import lab
 
@@ -19,9 +20,9 @@ from tests.lab.planted import lab
 _PAGE = """==PROF== Connected to process 4711
 ==PROF== Profiling "rms_norm": 0%....100% - 1 pass
 env  something
-"ID","Process ID","Kernel Name","gpu__time_duration.sum","dram__bytes.sum","launch__registers_per_thread","gpc__cycles_elapsed.avg.per_second","lts__t_sector_hit_rate.pct"
-"","","","us","Mbyte","register/thread","Ghz","%"
-"0","4711","rms_norm","4.10","1,048.58","32","1.98","71.5"
+"ID","Process ID","Kernel Name","gpu__time_duration.sum","dram__bytes.sum","launch__registers_per_thread","gpc__cycles_elapsed.avg.per_second","lts__t_sector_hit_rate.pct","smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio","smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"
+"","","","us","Mbyte","register/thread","Ghz","%","inst","inst"
+"0","4711","rms_norm","4.10","1,048.58","32","1.98","71.5","0.52","3.61"
 ==PROF== Disconnected
 """  # noqa: E501
 
@@ -33,7 +34,16 @@ def test_metrics_are_in_base_units_and_in_the_order_of_the_headlines() -> None:
     assert found["gpc__cycles_elapsed.avg.per_second"] == (pytest.approx(1.98e9), "Hz")
     assert found["launch__registers_per_thread"] == (32.0, "register/thread")
     order = [m.name for m in ncu.parse(_PAGE)]
-    assert order == [name for name in ncu.HEADLINES if name in order]
+    assert order == [name for name in [*ncu.HEADLINES, *ncu.STALLS] if name in order]
+
+
+def test_the_table_tells_the_largest_stalls_first() -> None:
+    lines = _table(ncu.parse(_PAGE)).splitlines()
+    waits = [line for line in lines if "warps that wait" in line]
+    assert [w.split("  ")[0] for w in waits] == [
+        "warps that wait for memory", "warps that wait at a barrier",
+    ]  # fmt: skip
+    assert "3.61" in waits[0]
 
 
 @pytest.mark.parametrize("text", ["", "no page", '"ID","Kernel Name"\n"",""\n'])
