@@ -1,6 +1,6 @@
 // Host twins of cp.async. Eager: a copy lands when it is issued, which shows a missing barrier
-// before a buffer is overwritten. Deferred: it lands at the wait, which shows a missing wait. Check mode
-// is eager, and knows from when to when a copy is on its way.
+// before a buffer is overwritten; check mode knows from when to when it is on its way all the same.
+// Deferred: it lands at the wait, which shows a missing wait.
 #pragma once
 #include <stdint.h>
 
@@ -44,14 +44,14 @@ HOST_UNCHECKED inline void start_copy(void* shared, const void* global, bool val
         fail("misaligned", "an address of an asynchronous copy is not a multiple of its size", "",
              0);
     const PendingCopy copy{shared, valid ? global : nullptr, bytes, copy_queue().group};
-#ifndef DSV4_CP_ASYNC_DEFERRED
+#ifdef DSV4_CP_ASYNC_DEFERRED
+    append_copy(copy);
+#else
     land(copy);
-#endif
 #ifdef DSV4_CHECK
     note_copy_starts(shared, bytes);
-#endif
-#if defined(DSV4_CP_ASYNC_DEFERRED) || defined(DSV4_CHECK)
     append_copy(copy);
+#endif
 #endif
 }
 
@@ -66,8 +66,7 @@ HOST_UNCHECKED inline void wait_for_copies(uint32_t pending) {
         if (committed && copy.group + pending < queue.group) {
 #ifdef DSV4_CP_ASYNC_DEFERRED
             land(copy);
-#endif
-#ifdef DSV4_CHECK
+#else
             note_copy_lands(copy.to, copy.bytes);
 #endif
         } else {
