@@ -12,7 +12,7 @@ import fnmatch
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,10 +68,20 @@ def parse(pattern: str) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def split_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Case names from `-c` values, each a comma-separated list."""
-    parts = (part.strip() for text in names for part in text.split(","))
-    return tuple(dict.fromkeys(p for p in parts if p))
+def split_names(names: Iterable[str], known: Container[str] = ()) -> tuple[str, ...]:
+    """Case names from `-c` values, each a comma-separated list.
+
+    known: names there are; one that has commas itself stays whole.
+    """
+    found: list[str] = []
+    for text in names:
+        parts = text.split(",")
+        while parts:
+            runs = ((n, ",".join(parts[:n]).strip()) for n in range(len(parts), 0, -1))
+            taken, name = next((r for r in runs if r[1] in known), (1, parts[0].strip()))
+            found.append(name)
+            parts = parts[taken:]
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def select(
@@ -84,14 +94,15 @@ def select(
 ) -> list[Case]:
     """The cases of one kernel that any pattern and any name asks for, in their order.
 
-    names: exact, else glob, else prefix; or `adversarial`. level: the highest to take; None takes
-    quick, and whatever the level of a case that is named exactly. spec: the kernel's declaration,
-    whose options have values in every case. Errors: SpecError for what is no pattern or level.
+    names: exact, with its own commas as well, else glob, else prefix; or `adversarial`. level: the
+    highest to take; None takes quick, and whatever the level of a case that is named exactly. spec:
+    the kernel's declaration, whose options have values in every case.
+    Errors: SpecError for what is no pattern or level.
     """
     if level is not None and level not in LEVELS:
         raise SpecError(f"no level {level!r}; there are {', '.join(LEVELS)}")
     parsed = [parse(p) for p in patterns]
-    wanted = split_names(names)
+    wanted = split_names(names, {case.name for case in cases})
     named = [case for name in wanted for case in _named(cases, name, spec)]
     highest = LEVELS.index(level or "quick")
     return [
@@ -114,7 +125,7 @@ def require_known(
     """
     chosen = list(kernels)
     known = sorted({c.name for _, cases in chosen for c in cases} | {ADVERSARIAL})
-    for name in split_names(names):
+    for name in split_names(names, known):
         if name != ADVERSARIAL and not any(_named(cases, name, spec) for spec, cases in chosen):
             raise SpecError(_unknown("case", name, known, chosen))
     axes = sorted(

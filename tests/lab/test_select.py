@@ -98,6 +98,16 @@ def test_names_are_split_at_commas_and_kept_once() -> None:
     assert split_names(["a, b", "b", ""]) == ("a", "b")
 
 
+def test_a_name_with_commas_stays_whole_where_there_is_one() -> None:
+    known = {"shard", "shard, verify", "verify"}
+    assert split_names(["shard, verify"], known) == ("shard, verify",)
+    assert split_names(["verify,shard, verify,x"], known) == ("verify", "shard, verify", "x")
+    assert split_names(["shard,verify"], known) == ("shard", "verify")
+    cases = [Case("shard", T=1), Case("shard, verify", T=6)]
+    require_known([(declared().spec, cases)], names=["shard, verify"])
+    assert [c.name for c in select(cases, names=["shard, verify"])] == ["shard, verify"]
+
+
 def test_adversarial_stands_for_cases_that_choose_their_numbers() -> None:
     assert names(names=["adversarial"]) == ["cancel"]
     assert names(names=["adversarial,one"]) == ["one", "cancel"]
