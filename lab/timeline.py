@@ -16,7 +16,8 @@ import numpy as np
 
 from dsv4 import registry
 from dsv4.engine.switches import resolve_arms
-from dsv4.errors import Refusal
+from dsv4.errors import DeviceError, Refusal
+from dsv4.runtime.device import cuda_problem
 from lab.minted import model_of
 
 if TYPE_CHECKING:
@@ -69,10 +70,13 @@ def timeline(
     arms: switches of the engine by name. Errors: DeviceError without a GPU, Refusal where steps are
     no graph, as `bench_step` else.
     """
+    if (problem := cuda_problem()) is not None:
+        raise DeviceError(
+            f"a timeline was asked for, but {problem}\n"
+            "  on the CPU launches follow each other, and dsv4-lab step tells all there is\n"
+            "  in lab.timeline\n  run it on a GPU"
+        )
     from dsv4.engine.engine import Engine
-    from dsv4.runtime.device import open_device
-
-    open_device("cuda", index=index)  # refuses in words where there is none
     from dsv4.runtime.timed import TimedDevice
     from lab.bench.steps import open_step
 

@@ -29,7 +29,7 @@ def timeline(folder: Path, context: int, rows: int, repeats: int, arms: tuple[st
     """Tell what each kernel of a step takes in its graph, between its neighbours.
 
     A launch has the time from the end of its wait for the one in front to the end of the next
-    one's wait, so that all of them add up to the step. Needs a GPU of compute capability 9.0.
+    one's wait, so that all of them add up to the step. Needs a GPU.
 
     \b
     Example:
