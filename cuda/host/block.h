@@ -140,6 +140,7 @@ uint64_t random_number();
 void make_current(int thread);
 void release(int thread);  // it may go on
 void wait_here();          // suspends the running thread until it is released
+void choose_warp_ahead();  // behind a barrier: which one a shuffled block lets go first
 void go_on();              // the last to arrive: goes on, or lets a random order decide
 void leave_block();        // suspends the running thread; whoever runs blocks goes on
 void begin_kernel(Export::Call kernel, const uint64_t* values);

@@ -171,6 +171,7 @@ void block_exchange(void* slot, BlockExchange exchange, const char* file, int li
     if (!barrier_is_complete()) return wait_here();
     complete_barrier();
     if (block.meets_cluster) return leave_block();
+    choose_warp_ahead();
     go_on();
 }
 

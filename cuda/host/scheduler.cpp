@@ -41,23 +41,31 @@ int fiber_count, free_count;
 int ready[max_threads];  // ring of threads that can run
 int ready_first, ready_count;
 uint64_t random_state;
-// Of a shuffled block: who was released last goes on most often. So some warps are far ahead of others,
-// which random picks alone keep together.
+// Of a shuffled block: one warp goes on as long as it can, then another. So some are far ahead of
+// others, which random picks alone keep together.
 bool runs_ahead;
+int warp_ahead;
+
+int& ready_at(int place) { return ready[(ready_first + place) % max_threads]; }
+
+// The place of the thread that goes on.
+int chosen_place() {
+    if (!launch->shuffle) return 0;
+    // What was released last is most often of that warp.
+    for (int place = runs_ahead ? ready_count - 1 : -1; place >= 0; --place)
+        if (ready_at(place) / warpSize == warp_ahead) return place;
+    const int place = random_number() % ready_count;
+    warp_ahead = ready_at(place) / warpSize;
+    return place;
+}
 
 int pop_ready() {
-    int& head = ready[ready_first];
-    if (launch->shuffle) {
-        const bool last = runs_ahead && random_number() % 16 != 0;
-        const uint64_t chosen = last ? ready_count - 1 : random_number() % ready_count;
-        int& pick = ready[(ready_first + chosen) % max_threads];
-        const int swapped = pick;
-        pick = head;
-        head = swapped;
-    }
+    int& pick = ready_at(chosen_place());
+    const int thread = pick;
+    pick = ready_at(0);
     ready_first = (ready_first + 1) % max_threads;
     --ready_count;
-    return head;
+    return thread;
 }
 
 void push_ready(int thread) { ready[(ready_first + ready_count++) % max_threads] = thread; }
@@ -179,6 +187,10 @@ void wait_here() {
     if (thread.fiber == nullptr) thread.fiber = take_fiber();
     make_current(next);
     dsv4_switch_stack(&mine->stack_pointer, thread.fiber->stack_pointer);
+}
+
+void choose_warp_ahead() {
+    if (launch->shuffle) warp_ahead = random_number() % block.warp_count;
 }
 
 void go_on() {

@@ -120,6 +120,15 @@ def test_every_kind_of_shared_memory_holds_its_values(mode: str) -> None:
     np.testing.assert_array_equal(out, np.stack([back, square, back + 1, back + 2, back, back], 1))
 
 
+def test_shuffle_mode_lets_a_warp_run_far_ahead_of_another() -> None:
+    # Threads that are picked at random alone keep pace with each other: no block would say so.
+    ahead = np.zeros(64, np.int32)
+    built("collectives", "shuffle").launch(
+        "far_ahead", grid=(64, 1, 1), block=(64, 1, 1), args=[ahead], seed=1
+    )
+    assert 0 < ahead.sum() < 64
+
+
 def test_shuffle_mode_poisons_shared_memory_before_every_block() -> None:
     out = np.zeros((3, 2), np.uint32)
     built("shared_kinds", "shuffle").launch(

@@ -74,3 +74,14 @@ extern "C" __global__ void indices(i32* out) {
     mine[4] = threadIdx.y;
     mine[5] = threadIdx.z;
 }
+
+// Says of every block whether its first warp passed 32 barriers before its second one passed two.
+extern "C" __global__ void far_ahead(i32* ahead) {
+    __shared__ i32 passed;
+    if (threadIdx.x == 0) passed = 0;
+    __syncthreads();
+    const int rounds = threadIdx.x < 32 ? 32 : 2;
+    for (int i = 0; i < rounds; ++i) __syncwarp();
+    if (threadIdx.x == 32) passed = 1;
+    if (threadIdx.x == 0) ahead[blockIdx.x] = passed == 0;
+}
