@@ -138,7 +138,7 @@ __device__ __forceinline__ void gate_up(const FirstHalf& h) {
         if (TOKENS == 1) copy_wide(room, h.wide_x + (i64)t * K);
         cp_async_commit();
         fill_dense(shared, stream, ring);
-        fill_behind(shared, stream, ring);  // with nothing
+        fill_behind(shared, stream, ring);  // empty groups: no expert is known yet
     }
     stage(in, h.x, h.x_scales, t, first_of_x(h.x, h.x_scales, t));
     clear_zeros();

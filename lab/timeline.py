@@ -30,7 +30,7 @@ class Placed:
 
     place_s: from the end of its wait to the end of the next one's, the median of its launches;
     total_s: of all of them. early_s: how long before the end of its wait it began, the median.
-    size_bytes: what one launch must move.
+    size_bytes: what those that total_s is of must move.
     """
 
     kernel: str
@@ -77,7 +77,7 @@ def timeline(
             "  in lab.timeline\n  run it on a GPU"
         )
     from dsv4.engine.engine import Engine
-    from dsv4.runtime.timed import TimedDevice
+    from dsv4.runtime.timed import BEGUN, WAITED, TimedDevice
     from lab.bench.steps import open_step
 
     device = TimedDevice(index)
@@ -100,7 +100,9 @@ def timeline(
         device.forget()
         step.again.replay()
         records = device.records()
-        found.append([records["nanoseconds"][records["place"] == place] for place in (0, 1)])
+        found.append(
+            [records["nanoseconds"][records["place"] == place] for place in (BEGUN, WAITED)]
+        )
     return placed(step.entries, found[1:], position=context, rows=rows)
 
 
@@ -139,7 +141,7 @@ def placed(
                 float(np.median(lasted[inner])) if inner else 0.0,
                 float(lasted[inner].sum()),
                 float(np.median(early[own])),
-                waiting[own[0]].size_bytes,
+                sum(waiting[i].size_bytes for i in inner),
             )
         )
     names = dict.fromkeys(e.name for e in entries if e not in waiting)

@@ -9,8 +9,8 @@
 // there, too: rows of x, and the scales of all slots, which the block copies at once. Loops are unrolled
 // by RING, so that the build knows all offsets.
 //
-// A piece that is asked for is a group of copies, an empty one behind the last: of the groups behind the
-// one to be multiplied next, RING - 1 or more are younger.
+// A piece that is asked for is a group of copies, an empty one behind the last. When one is multiplied,
+// RING - 1 groups at least have been committed behind it.
 //
 // Build constants: K_CHUNKS (of K), PARTS, SETS, TILES (2 or 4), SLOTS (of a walk), X_ROWS (of a walk: 1,
 // or SLOTS), RING.

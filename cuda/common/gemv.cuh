@@ -169,7 +169,9 @@ struct Scales {
 };
 
 // What a group of weights is multiplied by: this lane's elements of x, in both chunks.
-using Factors = uint4[2][2];
+struct Factors {
+    uint4 x[2][2];
+};
 
 // The groups in the order of Walk, for what they are multiplied by.
 template <bool Grouped, class Deal>
@@ -193,8 +195,8 @@ struct FactorWalk {
             const bool there = !TAIL || first_column(part) + group * STEP + half * CHUNK < in.K;
 #pragma unroll
             for (int i = 0; i < 2; ++i)
-                factors[half][i] = there ? load16(from + half * CHUNK + 8 * i)
-                                         : make_uint4(0, 0, 0, 0);
+                factors.x[half][i] = there ? load16(from + half * CHUNK + 8 * i)
+                                           : make_uint4(0, 0, 0, 0);
         }
         --left;
         ++group;
@@ -267,9 +269,7 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
 #pragma unroll 1
         for (int group = 0; group < groups; ++group) {
             if (!FACTORS_AHEAD) factors.load(next);
-            Factors now;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) now[i / 2][i % 2] = next[i / 2][i % 2];
+            const Factors now = next;
             uint4* const slot = ring + at * SLOT;
             at = at + 1 == DEPTH ? 0 : at + 1;
             Held<Weights> held;
@@ -286,7 +286,7 @@ __device__ __forceinline__ Partial& sum_passes(const Weights& weights, const Dea
             for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int pair = 0; pair < PAIRS; ++pair)
-                    multiply<Weights>(held.raw[half], pair, now[half], sum[pair]);
+                    multiply<Weights>(held.raw[half], pair, now.x[half], sum[pair]);
             const float scale = scales.of(step++);
 #pragma unroll
             for (int pair = 0; pair < PAIRS; ++pair)

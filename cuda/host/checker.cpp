@@ -236,6 +236,18 @@ void visit_cell(const Region& region, Cell& cell, const Visit& visit, const Acce
     cell.write = mine;
 }
 
+// The cells of a copy's place in shared memory, which has just been written there.
+template <class Change>
+void change_writes(const void* to, size_t size, const Change& change) {
+    if (!watching) return;
+    char* const place = remembered_at(static_cast<char*>(const_cast<void*>(to)));
+    Region* const region = region_of(place);
+    if (region == nullptr || !region->shared) return;
+    const size_t offset = place - region->first;
+    for (size_t at = offset; at < offset + size; at += region->cell_bytes)
+        change(region->cells[at / region->cell_bytes].write);
+}
+
 }  // namespace
 
 void visit(void* pointer, size_t size, bool write, bool atomic, void* pc, void* frame) {
@@ -269,22 +281,6 @@ void note_atomic(const void* address, size_t size) {
 }
 
 void note_fence() { order_by_fence(); }
-
-namespace {
-
-// The cells of a copy's place in shared memory, which has just been written there.
-template <class Change>
-void change_writes(const void* to, size_t size, const Change& change) {
-    if (!watching) return;
-    char* const place = remembered_at(static_cast<char*>(const_cast<void*>(to)));
-    Region* const region = region_of(place);
-    if (region == nullptr || !region->shared) return;
-    const size_t offset = place - region->first;
-    for (size_t at = offset; at < offset + size; at += region->cell_bytes)
-        change(region->cells[at / region->cell_bytes].write);
-}
-
-}  // namespace
 
 void note_copy_starts(const void* to, size_t size) {
     change_writes(to, size, [](Access& write) { write.on_its_way = true; });

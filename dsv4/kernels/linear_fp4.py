@@ -34,9 +34,7 @@ Geometries = Callable[[Shape], Geometry]
 PARTS = "min(8, K/128)"
 # Slots that a block takes one after the other.
 SLOTS = 8
-# Pieces of weights that a warp has on their way, by the warps of a block: 32 KiB a block at 64
-# bytes a lane. Steps of every size were slower with more.
-RING = {8: 2, 16: 1}
+_PIECE_BYTES = 32 * 64  # of weights, that a warp asks for at once
 # Blocks that keep the 132 multiprocessors of an H200 busy, one on each.
 CARD_BLOCKS = 96
 
@@ -75,7 +73,8 @@ def chosen(tiles: int, slots: int, x_rows: int, s: Shape, most_sets: int = 2) ->
         TILES=tiles,
         SLOTS=slots,
         X_ROWS=x_rows,
-        RING=RING[16 if parts * sets > 8 else 8],
+        # 32 KiB of 8 or 16 warps on their way: steps of every size were slower with more.
+        RING=1 if parts * sets > 8 else 2,
     )
 
 
@@ -92,7 +91,7 @@ def shared_bytes(s: Shape, c: Mapping[str, int], group: int, wide: bool = False)
     wide: whether a row of x waits there as bf16, too.
     """
     x = c["X_ROWS"] * (2 * s.K + s.K // 32) + (2 * s.K if wide else 0)
-    ring = c["RING"] * 64 * 32 * c["PARTS"] * c["SETS"]
+    ring = c["RING"] * _PIECE_BYTES * c["PARTS"] * c["SETS"]
     return ring + _bytes_of_scales(s, c, group) + int(x)
 
 

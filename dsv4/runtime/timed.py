@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import numpy as np
 from dsv4.errors import LaunchError
 from dsv4.runtime.cuda import CudaDevice, loaded
 from dsv4.runtime.nvrtc import Cubin
+from dsv4.runtime.probes import BUFFER
 from dsv4.spec import KernelSpec
 
 BEGUN: Final = 0
@@ -18,7 +20,6 @@ WAITED: Final = 1
 """Places of a record: where a kernel lets the next one start, and behind its wait."""
 
 RECORD: Final = np.dtype([("nanoseconds", "<u8"), ("place", "<u4"), ("unused", "<u4")])
-BUFFER: Final = np.dtype([("count", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
 _CAPACITY: Final = 8192  # records of one module
 
 
@@ -28,22 +29,21 @@ class TimedDevice(CudaDevice):
     def __init__(self, index: int = 0) -> None:
         """Errors: DeviceError when there is no such device."""
         super().__init__(index)
-        self._recorders: dict[str, tuple[Any, Any]] = {}  # by cubin: its symbol, room
+        self._known: set[str] = set()  # cubins
+        self._recorders: list[tuple[Any, Any]] = []  # of a module: its symbol, room for records
 
     def build(self, spec: KernelSpec, constants: Mapping[str, int]) -> Cubin:
         """The recording cubin of this kernel's source."""
         cubin = super().build(spec, {**constants, "LAB_TIMELINE": 1})
-        path = str(cubin.path)
-        if path not in self._recorders:
-            self._recorders[path] = self._recorder(path)
+        if (path := str(cubin.path)) not in self._known:
+            self._known.add(path)
+            self._watch(path)
         return cubin
 
     def forget(self) -> None:
         """Start anew: what was recorded is gone."""
         with self.active():
-            for symbol, room in self._recorders.values():
-                if symbol is None:
-                    continue
+            for symbol, room in self._recorders:
                 head = np.zeros(1, BUFFER)
                 head[0] = (0, _CAPACITY, room.data.ptr)
                 symbol.copy_from_host(head.ctypes.data, BUFFER.itemsize)
@@ -55,9 +55,7 @@ class TimedDevice(CudaDevice):
         found = [np.zeros(0, RECORD)]
         head = np.zeros(1, BUFFER)
         with self.active():
-            for symbol, room in self._recorders.values():
-                if symbol is None:
-                    continue
+            for symbol, room in self._recorders:
                 symbol.copy_to_host(head.ctypes.data, BUFFER.itemsize)
                 count = int(head["count"][0])
                 if count > _CAPACITY:
@@ -70,11 +68,9 @@ class TimedDevice(CudaDevice):
         every = np.concatenate(found)
         return every[np.argsort(every["nanoseconds"], kind="stable")]
 
-    def _recorder(self, path: str) -> tuple[Any, Any]:
-        """(the symbol of a module, room for its records), or Nones: it does not wait."""
-        with self.active():
-            try:
-                symbol = loaded(self.index, path).get_global("lab_timeline")
-            except cupy.cuda.driver.CUDADriverError:
-                return None, None
-            return symbol, cupy.zeros(_CAPACITY * RECORD.itemsize, cupy.uint8)
+    def _watch(self, path: str) -> None:
+        """Nothing for a module that does not wait: it has no symbol to record through."""
+        with self.active(), contextlib.suppress(cupy.cuda.driver.CUDADriverError):
+            symbol = loaded(self.index, path).get_global("lab_timeline")
+            room = cupy.zeros(_CAPACITY * RECORD.itemsize, cupy.uint8)
+            self._recorders.append((symbol, room))

@@ -10,6 +10,7 @@ import click
 
 from lab.cli import text
 from lab.cli.arms import ARMS, DEVICES, device_list, switches
+from lab.cli.bench_options import MODEL, ROWS
 from lab.cli.exit_codes import ExitCode
 from lab.cli.settings import current
 from lab.engine_steps import (
@@ -26,13 +27,12 @@ from lab.record.environment import capture
 
 
 @click.command("step")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@MODEL
 @click.option("--path", "paths", default="device", show_default=True, metavar="LIST",
               help="Decode paths: device, device-hostmath.")  # fmt: skip
 @click.option("--context", type=click.IntRange(1), default=32, show_default=True, metavar="N",
               help="Tokens before the step.")  # fmt: skip
-@click.option("--rows", type=click.IntRange(1, 8), default=1, show_default=True, metavar="N",
-              help="Rows of the step, as a verify round has them.")  # fmt: skip
+@ROWS
 @click.option("--streams", type=click.IntRange(1), default=1, show_default=True, metavar="N",
               help="Also decode N sequences in turns, which keep several stages busy.")  # fmt: skip
 @click.option("--replays", type=click.IntRange(2), metavar="N",

@@ -10,6 +10,7 @@ import click
 from dsv4.runtime.device import open_device
 from lab.cli import text
 from lab.cli.arms import ARMS, switches
+from lab.cli.bench_options import CONTEXT, MODEL, ROWS
 from lab.cli.settings import current
 from lab.record.environment import capture
 from lab.timeline import Placed, Timeline
@@ -17,11 +18,9 @@ from lab.timeline import timeline as measured
 
 
 @click.command("timeline")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--context", type=click.IntRange(1), default=200, show_default=True, metavar="N",
-              help="Tokens before the step.")  # fmt: skip
-@click.option("--rows", type=click.IntRange(1, 8), default=1, show_default=True, metavar="N",
-              help="Rows of the step, as a verify round has them.")  # fmt: skip
+@MODEL
+@CONTEXT
+@ROWS
 @click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, metavar="N",
               help="Replays of which the median is told.")  # fmt: skip
 @ARMS
@@ -58,7 +57,7 @@ def _tell(found: Timeline, name: str) -> None:
 
 
 def _row(kernel: Placed) -> tuple[object, ...]:
-    rate = kernel.size_bytes / kernel.place_s / 1e9 if kernel.place_s else None
+    rate = kernel.size_bytes / kernel.total_s / 1e9 if kernel.total_s else None
     return (
         kernel.kernel, kernel.launches, 1e3 * kernel.total_s, 1e6 * kernel.place_s,
         1e6 * kernel.early_s, rate,

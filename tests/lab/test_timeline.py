@@ -25,7 +25,7 @@ class Sent:
 
 
 STEP: list[Any] = [
-    Sent("step_rows"), Sent("linear_fp8", 7000), Sent("hyper_post"), Sent("linear_fp8", 7000),
+    Sent("step_rows"), Sent("linear_fp8", 7000), Sent("hyper_post"), Sent("linear_fp8", 9000),
     Sent("finish_window"),
 ]  # fmt: skip
 
@@ -47,8 +47,9 @@ def test_launches_have_the_time_to_the_next_wait_and_add_up_to_the_step() -> Non
     assert (dense.launches, dense.place_s) == (2, pytest.approx(5e-6))
     assert dense.total_s == pytest.approx(10e-6)
     assert dense.early_s == pytest.approx(4.25e-6)
-    assert dense.size_bytes == 7000
+    assert dense.size_bytes == 7000 + 9000
     # Behind the last one nothing waits.
+    assert last.size_bytes == 0
     assert (last.kernel, last.total_s, last.early_s) == ("finish_window", 0.0, pytest.approx(7e-6))
     assert sum(k.total_s for k in found.kernels) == pytest.approx(found.span_s)
 
