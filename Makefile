@@ -51,8 +51,9 @@ gpu: $(CORE) $(DEV)  ## the contract tests on a GPU
 bench: $(CORE) $(DEV)  ## time every kernel on the backend that is there
 	$(BIN)/python -m pytest --benchmark-only $(ARGS)
 
-report: $(CORE)  ## write the kernel table of the README from docs/measured
+report: $(CORE)  ## write the kernel table of the README and docs/limits.md from docs/measured
 	$(BIN)/python -m lab.report.readme
+	$(BIN)/python -m lab.report.limits
 
 format: $(CORE) $(DEV)  ## format Python and CUDA sources in place
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

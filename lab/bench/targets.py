@@ -41,6 +41,11 @@ class Part:
         )
 
     @property
+    def words(self) -> str:
+        """The kernel, the case and the axes that choose it among cases of that name."""
+        return " ".join([self.kernel, self.case, *(f"{k}={v}" for k, v in self.axes.items())])
+
+    @property
     def size_bytes(self) -> int:
         """What the declaration counts for this part."""
         spec = registry.spec(self.kernel)
@@ -78,6 +83,11 @@ class Target:
         if self.floor is not None:
             return self.floor(config)
         return float(sum(part.size_bytes for part in self.parts)) if not self.over else 0.0
+
+    @property
+    def profiled(self) -> tuple[Part, ...]:
+        """The launches whose counters tell what limits it; none for a step, which is many."""
+        return self.parts if self.over is None else (*self.parts, self.over)
 
     def words(self) -> str:
         """What is to be reached."""

@@ -66,7 +66,7 @@ def ncu(
     recorder.add_document(document)
     recorder.finish(0)
     if chosen.json:
-        text.emit_json("ncu", run=recorder.run_id, result=document)
+        text.emit_json("ncu", env=recorder.env, run=recorder.run_id, result=document)
     elif raw:
         click.echo(page)
     else:

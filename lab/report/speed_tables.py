@@ -42,28 +42,43 @@ def cards(documents: Sequence[Document]) -> str:
     return markdown(header, rows)
 
 
-def targets(found: Sequence[tuple[Document, Result]], roof: float) -> str:
-    """A row for each target. found: documents with their results; roof: bytes a second."""
+def told(found: Sequence[tuple[Document, Result]], roof: float) -> list[Reached]:
+    """Every target. found: documents with their results; roof: bytes a second."""
     passed = [r for _, r in found if r["verdict"] == "PASS"]
-    rows = [_target(r, roof) for r in reached(passed, flash_config(), roof)]
+    return reached(passed, flash_config(), roof)
+
+
+def missed(them: Sequence[Reached]) -> list[Reached]:
+    """The targets that were measured and not met, without those that are hoped for only."""
+    return [r for r in them if r.met is False and not r.target.stretch]
+
+
+def targets(them: Sequence[Reached], roof: float) -> str:
+    """A row for each target. roof: bytes a second."""
+    rows = [_target(r, roof) for r in them]
     header = ("what", "target", "floor is", "floor", "floor at the read roof", "measured",
               "floor of measured", "met")  # fmt: skip
     return markdown(header, rows)
 
 
 def _target(r: Reached, roof: float) -> tuple[str, ...]:
-    counted = r.target.most is not None
-    measured = "-" if r.value is None else f"{r.value:.4g}" if counted else _us(r.value)
     return (
         r.target.what,
         r.target.words(),
         r.target.formula if r.floor_bytes else "-",
         f"{r.floor_bytes / 1e6:.2f} MB" if r.floor_bytes else "-",
         _us(r.floor_bytes / roof) if r.floor_bytes else "-",
-        measured,
+        figure(r),
         f"{100 * r.fraction:.0f} %" if r.fraction else "-",
         {True: "yes", False: "no", None: "not measured"}[r.met],
     )
+
+
+def figure(r: Reached) -> str:
+    """What was measured for a target; "-" for nothing."""
+    if r.value is None:
+        return "-"
+    return f"{r.value:.4g}" if r.target.most is not None else _us(r.value)
 
 
 def engine(results: Sequence[Result], first: Document) -> str:
