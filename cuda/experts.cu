@@ -64,8 +64,6 @@ __device__ __forceinline__ void copy_scale2(float* to, const float* scale2, int 
 
 // ------------------------------------------------------------------------ gate and up
 
-#if TILES == 4  // a pair of tiles from the gate, a pair from up
-
 struct FirstHalf {
     const Slab gate, up;
     const float *gate_scale2, *up_scale2;
@@ -219,8 +217,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                        N,
                        limit});
 }
-
-#endif
 
 // ------------------------------------------------------------------------ down
 

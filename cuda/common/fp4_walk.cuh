@@ -130,8 +130,13 @@ struct Rows {
     }
 };
 
-// The slots of a warp's set that have an expert, one after the other, and of each the warp's part. A
-// pair of tiles has a slab of its own, or all have the same.
+// Which slab a tile's rows are of: where there are two, the first half of the tiles has the first.
+template <int Slabs>
+__device__ constexpr int slab_of(int tile) {
+    return Slabs == 2 && tile >= TILES / 2 ? 1 : 0;
+}
+
+// The slots of a warp's set that have an expert, one after the other, and of each the warp's part.
 template <int Slabs>
 struct Walk {
     const Slab (&slab)[Slabs];
@@ -153,7 +158,7 @@ struct Walk {
 #pragma unroll
         for (int j = 0; j < LOADS; ++j) {
             const int pair = j / 2 % PAIRS, chunk = j / 2 / PAIRS;
-            stream.from[j] = slab[pair % Slabs].codes +
+            stream.from[j] = slab[slab_of<Slabs>(2 * pair + j % 2)].codes +
                              (u64)(rows.of_tile[2 * pair + j % 2] + threadIdx.x % 4) * 16 +
                              chunk * (PARTS * CHUNK / 2);
         }

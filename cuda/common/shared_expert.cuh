@@ -31,7 +31,16 @@ struct Dense {
 
 // The scales of a warp's pieces, run by run. They are cold: a warp that asked for each when it comes to
 // its piece would wait for memory once a piece, whatever waits in the ring.
-__shared__ float dense_factors[WARPS][WARP_PARTS * PAIRS][PART_GROUPS];
+// One tile of a pair may be of another slab than the other, and then it has factors of its own.
+template <int Slabs>
+constexpr int HALVES = Slabs == 2 && PAIRS == 1 ? 2 : 1;
+template <int Slabs>
+using Factors = float[WARPS][WARP_PARTS * PAIRS][PART_GROUPS][HALVES<Slabs>];
+template <int Slabs>
+__device__ __forceinline__ Factors<Slabs>& dense_factors() {
+    __shared__ Factors<Slabs> factors;
+    return factors;
+}
 
 // Every part's sums of the block's rows, for every token.
 __shared__ float dense_partial[DENSE_PARTS][ROWS][TOKENS];
@@ -78,7 +87,8 @@ struct DenseWalk {
             for (int j = 0; j < LOADS; ++j) {
                 const u32 row = PAIRS == 2 && run.pair() ? rows.of_tile[TILES - 2 + j % 2]
                                                          : rows.of_tile[j % 2];
-                stream.from[j] = (Slabs == 2 && run.pair() ? slab[Slabs - 1] : slab[0]).codes +
+                const int own = slab_of<Slabs>(2 * run.pair() + j % 2);
+                stream.from[j] = slab[own].codes +
                                  (u64)row * LANE_CODES + j / 2 * DENSE_CHUNK + threadIdx.x % 4 * 16;
             }
             stream.at = run.part() * (CHUNK / 16);
@@ -126,7 +136,7 @@ __device__ __forceinline__ void copy_wide(bf16* room, const bf16* x) {
         }
 }
 
-// Starts the copies of this warp's dense_factors. row: the block's first.
+// Starts the copies of this warp's dense_factors. row: the first of each slab in the block.
 template <int Slabs>
 __device__ __forceinline__ void copy_dense_factors(const Dense (&slab)[Slabs], int row) {
 #pragma unroll
@@ -134,10 +144,11 @@ __device__ __forceinline__ void copy_dense_factors(const Dense (&slab)[Slabs], i
         const int i = begin + threadIdx.x % 32, group = i % PART_GROUPS;
         const DenseRun run = {i / PART_GROUPS};
         if (i >= DENSE_PIECES || !run.inside() || group >= run.groups()) continue;
-        const float* const scales = Slabs == 2 && run.pair() ? slab[Slabs - 1].scales
-                                                             : slab[0].scales;
-        cp_async<4>(&dense_factors[threadIdx.x / 32][run.number][group],
-                    scales + (i64)(row / CHUNK) * K_CHUNKS + run.part() + group * DENSE_PARTS);
+#pragma unroll
+        for (int half = 0; half < HALVES<Slabs>; ++half)
+            cp_async<4>(&dense_factors<Slabs>()[threadIdx.x / 32][run.number][group][half],
+                        slab[slab_of<Slabs>(2 * run.pair() + half)].scales +
+                            (i64)(row / CHUNK) * K_CHUNKS + run.part() + group * DENSE_PARTS);
     }
 }
 
@@ -169,7 +180,7 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
     const bool own = TOKENS > 1 || token == 0;
     const int step = own ? DENSE_PARTS * CHUNK : 0;
     const bf16 *at = nullptr, *const first_x = x + (i64)token * K + lane % 4 * 16;
-    const float* factors = nullptr;
+    const float(*factors)[HALVES<Slabs>] = nullptr;
     float total[4] = {};
     DenseRun run = DenseRun::first();
     int left = 0;
@@ -186,16 +197,16 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
                 if (left == 0) {
                     left = run.groups();
                     at = own ? first_x + run.part() * CHUNK : (const bf16*)no_x();
-                    factors = dense_factors[threadIdx.x / 32][run.number];
+                    factors = dense_factors<Slabs>()[threadIdx.x / 32][run.number];
                 }
-                const float factor = *factors++;
+                const float(&factor)[HALVES<Slabs>] = *factors++;
                 float sum[4] = {};
                 multiply_dense(piece.load, at, has_x, sum);
                 at += step;
                 --left;
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    total[e] = fmaf(sum[e], factor, total[e]);
+                    total[e] = fmaf(sum[e], factor[e / 2 % HALVES<Slabs>], total[e]);
                     // Products hold rows lane / 4 and lane / 4 + 8 of two tiles, for two tokens.
                     const int n = 16 * run.pair() + 8 * (e / 2) + lane / 4;
                     const int m = 2 * (lane % 4) + e % 2;

@@ -73,7 +73,14 @@ def _geometry(s: Shape, c: Mapping[str, int], rows: int, group: int) -> Geometry
 
 
 def _first_constants(s: Shape) -> Mapping[str, int]:
-    return _constants(s, 4, 1, int(s.T))
+    # Half of a block's rows are the gate's.
+    tiles = 4 if -(-s.N // 16) >= CARD_BLOCKS else 2
+    return _constants(s, tiles, 1, int(s.T))
+
+
+def _first_geometry(s: Shape, group: int) -> Geometry:
+    c = _first_constants(s)
+    return _geometry(s, c, 4 * c["TILES"], group)
 
 
 def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
@@ -110,8 +117,8 @@ def _gate_up(name: str, kind: str, scale: Format, group: int) -> Kernel:
         ],
         requires=(_TOKENS, _ACTIVE),
         constants=_first_constants,
-        geometry=lambda s: _geometry(s, _first_constants(s), 16, group),
-        writes=dict(y=Tile(x=("T", 1), y=("N", 16)), shared_y=Tile(y=("N", 16))),
+        geometry=lambda s: _first_geometry(s, group),
+        writes=dict(y=Tile(x=("T", 1))),
         contract=dict(
             # Seven spacings of swiglu_weighted are 14 roundings of the result.
             y=Within(

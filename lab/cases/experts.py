@@ -33,6 +33,8 @@ _FIRST: dict[str, Any] = dict(
     shared_gate_scales=_SMALL, shared_up_scales=_SMALL,
 )  # fmt: skip
 _SECOND_HALF: dict[str, Any] = dict(ids=ids("E"), order=permuted_slots, shared_scales=_SMALL)
+# Every slot another expert: as many bytes are read then as the declaration counts.
+_DISTINCT: dict[str, Any] = dict(ids=ids("E", repeats=False))
 
 
 def _with(case: Case, more: dict[str, Any]) -> Case:
@@ -55,6 +57,7 @@ def _first_halves() -> Iterator[Case]:
     yield Case("parts of two groups", E=3, N=17, K=2304, T=1, A=2, **_FIRST)
     yield Case("one part has less", E=2, N=9, K=2176, T=3, A=1, **_FIRST)
     yield Case("more slots than a walk", E=8, N=18, K=256, T=2, A=19, **_FIRST)
+    yield Case("a block of 16 rows", E=2, N=1537, K=128, T=1, A=2, **_FIRST)
     yield Case("stray", E=3, N=21, K=256, T=7, A=2, **{**_FIRST, "ids": stray_ids})
     yield Case("no limit", E=8, N=70, K=640, T=2, A=6, **{**_FIRST, "limit": 0.0})
     yield Case("cancel", E=3, N=21, K=512, T=2, A=2, **_FIRST, wide_x=alternating(1.0, 1e-2),
@@ -62,8 +65,10 @@ def _first_halves() -> Iterator[Case]:
     yield Case("a code of NaN", E=3, N=21, K=256, T=2, A=2, **_FIRST, shared_up_codes=_one_nan)
     yield Case("small inputs", E=3, N=21, K=256, T=2, A=2, **_FIRST, wide_x=wide(-40, -20))
     yield Case("decode", E=8, N=256, K=4096, T=1, A=6, **_FIRST, level="full")
+    distinct = {**_FIRST, **_DISTINCT}
     for tokens, experts in ((1, 16), (8, 48)):
-        yield Case("experts", E=experts, N=2048, K=4096, T=tokens, A=6, **_FIRST, level="full")
+        yield Case("experts", E=experts, N=2048, K=4096, T=tokens, A=6, **distinct, level="full")
+    yield Case("half of each", E=16, N=1024, K=4096, T=1, A=6, **distinct, level="full")
 
 
 @cases_for("experts_mx_gate_up")
@@ -99,8 +104,10 @@ def _second_halves() -> Iterator[Case]:
     yield Case("special", E=4, N=21, K=256, T=4, A=3, **_SECOND_HALF, hidden=special)
     yield Case("scales with mantissa bits", E=4, N=150, K=384, T=2, A=3,
                **{**_SECOND_HALF, "shared_scales": literal([1.75, 0.3, 1.1])})  # fmt: skip
-    yield Case("experts", E=16, N=4096, K=2048, T=1, A=6, **_SECOND_HALF, level="full")
-    yield Case("experts", E=48, N=4096, K=2048, T=8, A=6, **_SECOND_HALF, level="full")
+    distinct = {**_SECOND_HALF, **_DISTINCT}
+    for tokens, experts in ((1, 16), (8, 48)):
+        yield Case("experts", E=experts, N=4096, K=2048, T=tokens, A=6, **distinct, level="full")
+    yield Case("half of each", E=16, N=4096, K=1024, T=1, A=6, **distinct, level="full")
 
 
 @cases_for("experts_mx_down")

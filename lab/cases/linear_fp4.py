@@ -144,8 +144,9 @@ def _selections() -> Iterator[Case]:
                x=_one_nan(finite_e4m3()))  # fmt: skip
     yield Case("tiny model", E=8, N=128, K=256, T=3, S=6, group=2, **picked)
     yield Case("decode", E=8, N=256, K=4096, T=1, S=6, group=6, **picked, level="full")
-    yield Case("gates", E=16, N=2048, K=4096, T=1, S=6, group=6, **picked, level="full")
-    yield Case("downs", E=16, N=4096, K=2048, T=6, S=6, group=1, **picked, level="full")
+    apart = {**picked, "ids": ids("E", repeats=False)}
+    yield Case("gates", E=16, N=2048, K=4096, T=1, S=6, group=6, **apart, level="full")
+    yield Case("downs", E=16, N=4096, K=2048, T=6, S=6, group=1, **apart, level="full")
     yield Case("many slots", E=3, N=1, K=128, T=65536 + 3, S=65536 + 3, group=1, **picked,
                level="full")  # fmt: skip
 
