@@ -88,8 +88,8 @@ struct DenseWalk {
                 const u32 row = PAIRS == 2 && run.pair() ? rows.of_tile[TILES - 2 + j % 2]
                                                          : rows.of_tile[j % 2];
                 const int own = slab_of<Slabs>(2 * run.pair() + j % 2);
-                stream.from[j] = slab[own].codes +
-                                 (u64)row * LANE_CODES + j / 2 * DENSE_CHUNK + threadIdx.x % 4 * 16;
+                stream.from[j] = slab[own].codes + (u64)row * LANE_CODES + j / 2 * DENSE_CHUNK +
+                                 threadIdx.x % 4 * 16;
             }
             stream.at = run.part() * (CHUNK / 16);
             stream.step = DENSE_PARTS * (CHUNK / 16);
@@ -180,7 +180,7 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
     const bool own = TOKENS > 1 || token == 0;
     const int step = own ? DENSE_PARTS * CHUNK : 0;
     const bf16 *at = nullptr, *const first_x = x + (i64)token * K + lane % 4 * 16;
-    const float(*factors)[HALVES<Slabs>] = nullptr;
+    const float (*factors)[HALVES<Slabs>] = nullptr;
     float total[4] = {};
     DenseRun run = DenseRun::first();
     int left = 0;
@@ -199,7 +199,7 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
                     at = own ? first_x + run.part() * CHUNK : (const bf16*)no_x();
                     factors = dense_factors<Slabs>()[threadIdx.x / 32][run.number];
                 }
-                const float(&factor)[HALVES<Slabs>] = *factors++;
+                const float (&factor)[HALVES<Slabs>] = *factors++;
                 float sum[4] = {};
                 multiply_dense(piece.load, at, has_x, sum);
                 at += step;
