@@ -72,9 +72,15 @@ def tables(documents: Sequence[Document]) -> str:
     parts = []
     for command, make in makers.items():
         mine = [d for d in documents if _is_told(d, command)]
-        for name in dict.fromkeys(card(d["env"]) for d in mine):
-            parts += [f"{name}:", make([d for d in mine if card(d["env"]) == name])]
+        for name in dict.fromkeys(map(_named, mine)):
+            parts += [f"{name}:", make([d for d in mine if _named(d) == name])]
     return "\n\n".join(parts) or "No run of a model on a card is committed yet."
+
+
+def _named(document: Document) -> str:
+    """The card, and how many of it."""
+    count = document.get("cards") or 1
+    return card(document["env"]) if count == 1 else f"{count} x {card(document['env'])}"
 
 
 def _is_told(document: Document, what: str) -> bool:

@@ -14,14 +14,16 @@ from typing import Any, Final
 import click
 
 from dsv4.errors import Refusal
-from lab.report import speed_tables
+from lab.report import several_cards, speed_tables
 from lab.report.roofline import roofline
+from lab.report.runs import read_runs
 from lab.report.speed_tables import Document, Result
 
 _ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = _ROOT / "docs" / "measured" / "bench"
 """Documents that the committed page is made from, shortened."""
 DOCS = _ROOT / "docs"
+RUNS = DOCS / "measured" / "runs"
 PAGE, PICTURE = "speed.md", "speed.svg"
 
 ENV: Final = ("device", "cuda", "gpu_settings", "git", "cpu", "backend")
@@ -80,8 +82,8 @@ def gathered(
     return kept, list({_key(r): (d, r) for d in kept for r in d["results"]}.values())
 
 
-def page(documents: Sequence[Document]) -> tuple[str, str]:
-    """(text, picture) of documents of one card. Errors: as `gathered`."""
+def page(documents: Sequence[Document], runs: Sequence[Document] = ()) -> tuple[str, str]:
+    """(text, picture) of documents of one card, and of runs on several. Errors: as `gathered`."""
     kept, found = gathered(documents)
     first, roofs = kept[0], kept[0]["roofs"]
     reached = speed_tables.told(found, roofs["read_bytes_per_s"])
@@ -101,6 +103,7 @@ def page(documents: Sequence[Document]) -> tuple[str, str]:
         *_section("## Kernels", speed_tables.kernels([r for _, r in found])),
         *_section("## Rivals", speed_tables.rivals(kept)),
         *_section("## Arms", speed_tables.arms(kept)),
+        *several_cards.section(runs),
     ]
     picture = roofline(
         speed_tables.points([r for _, r in found]),
@@ -143,13 +146,13 @@ def _section(title: str, body: str) -> list[str]:
               metavar="DIR", help="Where speed.md and speed.svg go.  [default: docs]")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the documents, shortened, in DIR/measured/bench.")
 def main(records: tuple[Path, ...], out: Path, keep: bool) -> None:
-    """Write the page of speeds from documents of one card.
+    """Write the page of speeds from documents of one card, and from DIR/measured/runs.
 
     Example: python -m lab.report.speed kernels.json step.json --keep
     """
     try:
         documents = read_documents(records)
-        text, picture = page(documents)
+        text, picture = page(documents, read_runs(out / RUNS.relative_to(DOCS)))
     except Refusal as error:
         raise click.ClickException(str(error)) from None
     out.mkdir(parents=True, exist_ok=True)

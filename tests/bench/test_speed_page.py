@@ -19,8 +19,9 @@ from lab.bench.targets import (
     index_key_bytes,
     reached,
 )
-from lab.report import speed
+from lab.report import several_cards, speed
 from lab.report.roofline import Point, roofline
+from lab.report.runs import read_runs
 
 ENV = {
     "device": "NVIDIA H200",
@@ -216,8 +217,41 @@ def test_the_committed_page_is_what_the_committed_documents_make() -> None:
     if not committed:
         assert not any(f.exists() for f in files), "a page claims what no document says"
         return
-    made = speed.page(speed.read_documents(committed))
+    made = speed.page(speed.read_documents(committed), read_runs(speed.RUNS))
     assert tuple(f.read_text(encoding="utf-8") for f in files) == made
+
+
+def run_of(graph_s: float, *, cards: int = 2, model: str = several_cards.MODEL, **more: Any) -> Any:
+    """A shortened document of `step`; more: of its one step, and its streams."""
+    streams = more.pop("streams", [])
+    step = {"position": 200, "rows": 1, "launches": 498, "size_bytes": 10**10, "graph_s": graph_s,
+            "step_s": 1.0, **more}  # fmt: skip
+    return {"schema": 1, "command": "step", "model": model, "env": ENV, "cards": cards,
+            "steps": [step], "streams": streams}  # fmt: skip
+
+
+def test_several_cards_are_told_beside_their_targets() -> None:
+    turns = [{"streams": 2, "alone_s": 1 / 215, "step_s": 1 / 204, "rows_per_s": 408.0}]
+    split = run_of(1 / 224, boundary_bytes=65536, boundary_s=3e-5, streams=turns)
+    ranks = run_of(1 / 303, joins=87, join_s=3e-6)
+    others = [run_of(1 / 900, cards=4), run_of(1 / 900, model="mint:tiny"), run_of(1e-3, cards=1)]
+    text, _ = speed.page([document(result("a", "b", 1e-5, 10))], [split, ranks, *others])
+    assert [row[1:] for row in rows(text, "layers split")] == [
+        ["at least 220 tokens/s", "224", "yes"], ["at least 400 tokens/s", "408", "yes"],
+    ]  # fmt: skip
+    assert [row[1:] for row in rows(text, "tensor parallel")] == [
+        ["at least 400 tokens/s", "303", "no"], ["at least 550 tokens/s (stretch)", "303", "no"],
+    ]  # fmt: skip
+    assert "2 x **NVIDIA H200** (driver 580.1, nvrtc 13.0, commit 4f1c2ab):" in text
+    assert "87 joins of 3.0 us" in text and "4 x **NVIDIA H200**" in text
+
+
+def test_without_several_cards_there_is_no_section_and_without_a_figure_no_claim() -> None:
+    bench = [document(result("a", "b", 1e-5, 10))]
+    assert "Several cards" not in speed.page(bench, [run_of(1e-3, cards=1)])[0]
+    text, _ = speed.page(bench, [run_of(1 / 224)])
+    (turns,) = [row for row in rows(text, "layers split") if "400" in row[1]]
+    assert turns[2:] == ["-", "not measured"]
 
 
 def test_every_target_names_cases_that_are_timed_and_has_a_floor() -> None:
