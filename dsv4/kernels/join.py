@@ -60,7 +60,7 @@ _REQUIRES = (
 )
 _CONTRACT = dict(
     box=Exact(because="values are moved as they are, and stamps count"),
-    state=Exact(because="a count"),
+    state=Exact(because="a count of joins"),
     error=Exact(because="1 + a rank"),
 )
 
