@@ -35,7 +35,7 @@ GLOSSARY: Final[Mapping[str, str]] = {
     "Q": "width of the queries' latent",
     "I": "width of the indexer's keys",
     "L": "channels of a compressor's raw rows",
-    "W": "words of mailboxes",
+    "W": "letters of mailboxes",
 }
 
 

@@ -24,24 +24,24 @@ def join_add(
 ) -> dict[str, Any]:
     """All parts of a turn, added in the order of the ranks, by each rank of this launch.
 
-    Shapes: x [S,T,D], box [W], offsets [N], state [S,2], error [S] -> y [S,T,D], and box, state
+    Shapes: x [S,T,D], box [W], offsets [N], state [S,tiles], error [S] -> y [S,T,D], and box, state
     and error as they are afterwards.
     Rounds: every addition to float32, from rank 0's part on.
-    A tile whose flag of some peer is behind is NaN, and the error keeps 1 + that peer's rank.
+    An element is NaN where some peer's letter is behind, and the error keeps 1 + that peer's rank.
     Source: partial sums of a product cut along its reduction are added in one order on all ranks,
     so that all go on with the same bytes.
     """
     here, rows, width = x.shape
     size = rows * width
-    # Elements that one flag speaks of: whole vectors of four where a part is cut into them.
-    tile = 256 * (1 if size % 4 else 4)
+    # Elements that one count speaks of: pairs where a part is cut into them.
+    tile = 256 * (2 - size % 2)
     bits = encode(x.reshape(here, size), "f32").view(np.uint32)
 
     def added(parts: Bits, late: npt.NDArray[np.bool_]) -> Floats:
         total = parts[0].view(np.float32).astype(np.float64)
         for part in parts[1:]:
             total = np.asarray(round_to(total + part.view(np.float32).astype(np.float64), "f32"))
-        return np.where(np.repeat(late, tile)[:size], np.nan, total)
+        return np.where(late, np.nan, total)
 
     made, after = _met(bits, tile, box, offsets, state, error, first, added)
     return {"y": np.stack(made).reshape(x.shape), **after}
@@ -61,22 +61,22 @@ def join_argmax(
     """The token with the largest logit of a turn, by each rank of this launch.
 
     Shapes: logit [S,T], ids [S,T] (places in a rank's `share` tokens), box [W], offsets [N],
-    state [S,2], error [S] -> y [S,T], and box, state and error as they are afterwards.
+    state [S,1], error [S] -> y [S,T], and box, state and error as they are afterwards.
     Ties go to the lowest rank, so to the lowest token; NaN never beats a number, +0 equals -0, and
-    a row of NaN is rank 0's. All tokens are -1 where some peer's flag is behind.
+    a row of NaN is rank 0's. A token is -1 where some peer's letter of that row is behind.
     Source: the greedy token of a vocabulary cut into ranges.
     """
     here, rows = logit.shape
     ranks = first + np.arange(here)[:, None]
     tokens = (np.asarray(ids, np.int64) + share * ranks).astype(np.int32).view(np.uint32)
-    bits = np.concatenate([encode(logit, "f32").view(np.uint32), tokens], axis=1)
+    bits = np.stack([encode(logit, "f32").view(np.uint32), tokens], axis=2).reshape(here, -1)
 
     def best(parts: Bits, late: npt.NDArray[np.bool_]) -> Words:
-        values = parts[:, :rows].view(np.float32).astype(np.float64)
+        values = parts[:, 0::2].copy().view(np.float32).astype(np.float64)
         largest = np.max(values, axis=0, where=~np.isnan(values), initial=-np.inf)
         chosen = np.argmax(values == largest, axis=0)
-        offered = parts[:, rows:].view(np.int32)[chosen, np.arange(rows)].astype(np.int64)
-        return np.full(rows, -1, np.int64) if late.any() else offered
+        offered = parts[chosen, 1 + 2 * np.arange(rows)].view(np.int32).astype(np.int64)
+        return np.where(late.reshape(rows, 2).any(axis=1), -1, offered)
 
     made, after = _met(bits, 2 * rows, box, offsets, state, error, first, best)
     return {"y": np.stack(made), **after}
@@ -92,42 +92,35 @@ def _met(
     first: int,
     make: Callable[[Bits, npt.NDArray[np.bool_]], Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """(what `make` gives of all ranks' parts and of which tiles are late, the arrays afterwards).
+    """(what `make` gives of all ranks' parts and of what is late in them, the arrays afterwards).
 
-    bits [S, words of a part] of the ranks first..; tile: words that one flag speaks of.
+    bits [S, values of a part] of the ranks first..; tile: values that one count speaks of. A letter
+    is a stamp, which is the turn's number + 1, over a value of 32 bits.
     """
     ranks, (here, size) = len(offsets), bits.shape
-    tiles = -(-size // tile)
-    words = np.asarray(box).astype(np.int32).view(np.uint32)
-    errors, turns = np.array(error), np.asarray(state, np.int64)[:, 0] % _WORD
-    flags = 2 * ranks * size
+    letters, errors = np.array(box, np.int64).view(np.uint64), np.array(error)
+    turns = np.repeat(np.asarray(state, np.int64) % _WORD, tile, axis=1)[:, :size]
+    stamps = ((turns + 1) % _WORD).astype(np.uint64)
 
-    def places(of: int, source: int, turn: int) -> slice:
-        begin = int(offsets[of]) + (turn % 2 * ranks + source) * size
-        return slice(begin, begin + size)
+    def places(of: int, source: int, s: int) -> Words:
+        part: Words = (turns[s] % 2 * ranks + source) * size
+        return int(offsets[of]) + part + np.arange(size)
 
     for s in range(here):
         for peer in set(range(ranks)) - {first + s}:
-            words[places(peer, first + s, int(turns[s]))] = bits[s]
-            begin = int(offsets[peer]) + flags + (first + s) * tiles
-            words[begin : begin + tiles] = (int(turns[s]) + 1) % _WORD
+            letters[places(peer, first + s, s)] = stamps[s] << np.uint64(32) | bits[s]
     made = []
     for s in range(here):
-        turn, rank = int(turns[s]), first + s
-        late = np.zeros(tiles, bool)
-        parts = np.stack([words[places(rank, source, turn)] for source in range(ranks)])
-        parts[rank] = bits[s]
-        for source in set(range(ranks)) - {rank}:
-            begin = int(offsets[rank]) + flags + source * tiles
-            ahead = (words[begin : begin + tiles].astype(np.int64) - turn - 1) % _WORD
+        parts, late = np.empty((ranks, size), np.uint32), np.zeros(size, bool)
+        parts[first + s] = bits[s]
+        for source in set(range(ranks)) - {first + s}:
+            found = letters[places(first + s, source, s)]
+            parts[source] = found % _WORD
+            ahead = ((found >> np.uint64(32)).astype(np.int64) - turns[s] - 1) % _WORD
             behind = ahead >= _WORD // 2
             late |= behind
             if behind.any():
                 errors[s] = max(int(errors[s]), source + 1)
         made.append(make(parts, late))
-    counted = ((turns + 1) % _WORD).astype(np.uint32).view(np.int32)
-    return made, {
-        "box": words.view(np.int32),
-        "state": np.stack([counted, np.zeros_like(counted)], axis=1),
-        "error": errors,
-    }
+    counted = ((np.asarray(state, np.int64) + 1) % _WORD).astype(np.uint32).view(np.int32)
+    return made, {"box": letters.view(np.int64), "state": counted, "error": errors}

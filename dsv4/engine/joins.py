@@ -1,9 +1,9 @@
 """Where the ranks of a tensor-parallel model meet: sums of their parts, the best of their tokens.
 
-On GPUs a join is a kernel on every card that writes into the other cards' memory and waits for
-theirs by flags; it stands in the graph of its card like any other launch, and because flags count
-on, nothing is reset between replays. On the host, where a launch has ended before the next one
-begins, nobody can wait: the ranks send first, each finding who has come before it, and once the
+On GPUs a join is a kernel on every card that writes stamped letters into the other cards' memory
+and waits for theirs; it stands in the graph of its card like any other launch, and because stamps
+count on, nothing is reset between replays. On the host, where a launch has ended before the next
+one begins, nobody can wait: the ranks send first, each finding who has come before it, and once the
 last one has come the others look again from where they stood.
 """
 
@@ -19,14 +19,14 @@ import numpy as np
 from dsv4.engine.arms import VERIFY_ROWS
 from dsv4.engine.tape import Tape
 from dsv4.errors import DeviceError, Refusal
-from dsv4.kernels.join import THREADS, join_add, join_argmax, mailbox_words
+from dsv4.kernels.join import THREADS, join_add, join_argmax, mailbox_letters, tiles_of
 from dsv4.runtime.device import Device
-from dsv4.spec import I32, Kernel
+from dsv4.spec import I32, I64, Kernel
 
 # Blocks of 256 threads that a card runs at the same time in any case: four on each of 132
 # multiprocessors, and fewer than that.
 _MOST_BLOCKS: Final = 512
-# Looks at a flag before a peer counts as missing: many seconds on a GPU, and no wait on the host.
+# Looks at letters before a peer counts as missing: many seconds on a GPU, and no wait on the host.
 _SPINS: Final = {"cuda": 1 << 25, "host": 1}
 
 
@@ -93,7 +93,7 @@ class Joins:
                     raise DeviceError(
                         f"rank {rank} on {self.devices[rank].name} joined its part of a sum\n"
                         f"  the part of rank {missing - 1} did not come within"
-                        f" {_SPINS[self.devices[rank].backend]} looks at its flag\n"
+                        f" {_SPINS[self.devices[rank].backend]} looks at its letters\n"
                         "  in dsv4.engine.joins\n"
                         "  prefill again; if it recurs, look at the link: nvidia-smi topo -m"
                     )
@@ -108,7 +108,7 @@ class Joins:
         self._early.clear()
         for room in self.rooms.values():
             for device, box, state in zip(self.devices, room.boxes, room.states, strict=True):
-                device.write(box, np.zeros(box.shape, np.int32))
+                device.write(box, np.zeros(box.shape, np.int64))
                 device.write(state, np.zeros(state.shape, np.int32))
         for device, error in zip(self.devices, self.errors, strict=True):
             device.write(error, np.zeros(1, np.int32))
@@ -117,20 +117,21 @@ class Joins:
     def _room(self, rows: int, width: int) -> _Room:
         key = (rows, width)
         if key not in self.rooms:
-            self.rooms[key] = self._new_room(mailbox_words(len(self.devices), rows, width))
+            self.rooms[key] = self._new_room(rows, width)
         return self.rooms[key]
 
-    def _new_room(self, words: int) -> _Room:
+    def _new_room(self, rows: int, width: int) -> _Room:
         count = len(self.devices)
-        states = tuple(d.zeros((1, 2), I32) for d in self.devices)
+        letters = mailbox_letters(count, rows, width)
+        states = tuple(d.zeros((1, tiles_of(rows * width)), I32) for d in self.devices)
         if self.in_turns:
             # One array, so that check mode sees every address inside of what it was given.
-            shared = self.devices[0].zeros((count * words,), I32)
-            places = words * np.arange(count, dtype=np.int64)
+            shared = self.devices[0].zeros((count * letters,), I64)
+            places = letters * np.arange(count, dtype=np.int64)
             return _Room((shared,) * count, (places,) * count, states)
-        boxes = tuple(d.zeros((words,), I32) for d in self.devices)
+        boxes = tuple(d.zeros((letters,), I64) for d in self.devices)
         at = np.array([d.address(b) for d, b in zip(self.devices, boxes, strict=True)], np.int64)
-        away = tuple(d.to_device((at - at[n]) // 4) for n, d in enumerate(self.devices))
+        away = tuple(d.to_device((at - at[n]) // 8) for n, d in enumerate(self.devices))
         for device in self.devices:
             # Nobody may write into a mailbox that is still to be zeroed.
             device.synchronize()
@@ -141,7 +142,8 @@ class Joins:
     ) -> None:
         prepared = kernel.prepare(
             *arrays, room.boxes[rank], room.offsets[rank], room.states[rank], self.errors[rank],
-            first=rank, spins=_SPINS[tape.device.backend], device=tape.device, **named,
+            first=rank, spins=_SPINS[tape.device.backend], device=tape.device,
+            dependent=tape.dependent, **named,
         )  # fmt: skip
         run = prepared.run
         if self.in_turns:
@@ -160,7 +162,7 @@ class Joins:
                 return
             for early, where, again in self._early:
                 # As if it had not run: what it sent is there, and the same again.
-                where.states[early][0, 0] -= 1
+                where.states[early][...] -= 1
                 self.errors[early][0] = 0
                 again()
             self._early.clear()
@@ -179,7 +181,7 @@ def windows(rows: int, width: int, most: int) -> Iterator[slice]:
     if rows <= VERIFY_ROWS:
         yield slice(0, rows)
         return
-    largest = max(VERIFY_ROWS, 1 << ((_MOST_BLOCKS * 4 * THREADS // width) | 1).bit_length() - 1)
+    largest = max(VERIFY_ROWS, 1 << ((_MOST_BLOCKS * 2 * THREADS // width) | 1).bit_length() - 1)
     for first in range(0, rows, largest):
         wanted = min(largest, 1 << (rows - first - 1).bit_length())
         yield slice(first, min(first + wanted, most))

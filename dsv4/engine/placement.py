@@ -15,7 +15,7 @@ from dsv4.engine.shares import Share, demand_divisible
 from dsv4.engine.state import cache_bytes
 from dsv4.errors import Refusal
 from dsv4.kernels.attention import CHUNK
-from dsv4.kernels.join import mailbox_words
+from dsv4.kernels.join import mailbox_letters
 
 SPARE_BYTES = 1 << 30
 """What a device keeps free beside everything counted here."""
@@ -150,7 +150,7 @@ def _join_bytes(config: ModelConfig, arms: Arms, world: int) -> int:
     most = arms.prefill_chunk
     cuts = (cut for n in range(1, most + 1) for cut in windows(n, config.dim, most))
     sizes = {cut.stop - cut.start for cut in cuts}
-    boxes = sum(4 * mailbox_words(world, rows, config.dim) for rows in sizes)
+    boxes = sum(8 * mailbox_letters(world, rows, config.dim) for rows in sizes)
     return boxes + 4 * config.dim * arms.prefill_chunk + 4 * config.vocab_size * VERIFY_ROWS
 
 

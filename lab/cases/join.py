@@ -1,7 +1,7 @@
 """Inputs for joins: one rank of several, whose peers have been faster, are late, or are ahead.
 
-The other ranks' parts and flags lie in the mailbox already: a case is one launch, and what the
-peers do in theirs is part of its input.
+The other ranks' letters lie in the mailbox already: a case is one launch, and what the peers do in
+theirs is part of its input.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsv4.axes import Shape
-from dsv4.kernels.join import mailbox_words, tiles_of
+from dsv4.kernels.join import mailbox_letters
 from dsv4.spec import F32, Format
 from lab.cases import Case, cases_for
 from lab.cases.fills import Fill, alternating, extreme, normal, sprinkled, subnormal, values, wide
@@ -21,30 +21,31 @@ _SPECIAL = sprinkled(normal(), [np.nan, np.inf, -np.inf, -0.0, 0.0])
 def _box(
     turn: int, parts: Fill, late: tuple[int, ...], ahead: tuple[int, ...], tokens: int = 0
 ) -> Fill:
-    """Mailboxes with parts everywhere and flags of this turn, but for ranks that are elsewhere.
+    """Mailboxes full of letters: those of this turn in one half, of the turn before in the other.
 
-    late: ranks whose last part is that of the turn before. ahead: those that are one further.
-    tokens: of a rank, where parts are logits and tokens.
+    late: ranks of whom a tenth of the letters, and the last one, are of an earlier turn. ahead:
+    those that have sent the next turn's as well. tokens: of a rank, where values are logits and
+    tokens in turn.
     """
 
     def fill(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format, s: Shape) -> np.ndarray:
-        width = 2 if tokens else s.D
-        size, tiles = s.T * width, 1 if tokens else tiles_of(s.T * width)
-        made = np.zeros((s.N, mailbox_words(s.N, s.T, width)), np.uint32)
+        size = s.T * (2 if tokens else s.D)
+        made = np.zeros((s.N, 2, s.N, size), np.uint64)
         for owner in made:
-            held = parts(rng, (2, s.N, size), F32, s)
+            held = parts(rng, owner.shape, F32, s)
             if tokens:
                 ids = rng.integers(0, tokens, (2, s.N, s.T)) + tokens * np.arange(s.N)[:, None]
-                held[:, :, s.T :] = ids.astype(np.int32).view(np.float32)
-            owner[: held.size] = held.view(np.uint32).reshape(-1)
-            flags = owner[held.size : held.size + s.N * tiles].reshape(s.N, tiles)
-            for source in range(s.N):
-                moved = turn + 1 - (source in late) + (source in ahead)
-                flags[source] = moved % (1 << 32)
+                held[:, :, 1::2] = ids.astype(np.int32).view(np.float32)
+            stamps = np.full(owner.shape, turn)
+            stamps[turn % 2] = turn + 1
+            stamps[1 - turn % 2, list(ahead)] = turn + 2
             for source in late:
-                # Only its last tile is missing: the others are there.
-                flags[source, :-1] = (turn + 1) % (1 << 32)
-        return made.view(np.int32).reshape(shape)
+                missing = rng.random(size) < 0.1
+                missing[-1] = True
+                stamps[turn % 2, source, missing] = turn - 1
+            owner[...] = (stamps % (1 << 32)).astype(np.uint64) << np.uint64(32)
+            owner |= held.view(np.uint32)
+        return made.view(np.int64).reshape(shape)
 
     return fill
 
@@ -63,23 +64,24 @@ def _case(
     error: int = 0,
     **more: Any,
 ) -> Case:
-    held, words = parts or normal(), mailbox_words(N, T, D)
+    held, letters = parts or normal(), mailbox_letters(N, T, D)
     count = np.array([turn], np.uint32).view(np.int32)[0]
     return Case(
-        name, S=1, N=N, T=T, D=D, W=N * words, first=first, spins=8, x=held,
+        name, S=1, N=N, T=T, D=D, W=N * letters, first=first, spins=8, x=held,
         box=_box(turn, held, late, ahead),
-        offsets=values(lambda rng, shape: words * np.arange(shape[0])),
-        state=values(lambda rng, shape: np.array([[count, 0]])), error=error, **more,
+        offsets=values(lambda rng, shape: letters * np.arange(shape[0])),
+        state=values(lambda rng, shape: np.full(shape, count)), error=error, **more,
     )  # fmt: skip
 
 
 @cases_for("join_add")
 def join_cases() -> Iterator[Case]:
-    """Sizes around the tile and the vector, turns of both parities, ranks in every place."""
+    """Sizes around the tile and the pair, turns of both parities, ranks in every place."""
     yield _case("smallest", N=2, T=1, D=1)
     yield _case("tail", N=3, T=7, D=131, first=1, turn=7)
-    yield _case("tail of vectors", N=2, T=3, D=1036, first=1)
-    yield _case("one tile", N=2, T=1, D=1024, turn=0)
+    yield _case("tail of pairs", N=2, T=3, D=1036, first=1)
+    yield _case("one tile", N=2, T=1, D=512, turn=0)
+    yield _case("two tiles of single ones", N=2, T=1, D=257)
     yield _case("first of many", N=8, T=2, D=515)
     yield _case("last of many", N=8, T=2, D=516, first=7, turn=1)
     yield _case("most ranks", N=32, T=1, D=260, first=17)
@@ -87,6 +89,7 @@ def join_cases() -> Iterator[Case]:
     yield _case("counts change sign", N=2, T=3, D=257, first=1, turn=2**31 - 1)
     yield _case("peer ahead", N=3, T=2, D=700, first=1, ahead=(0,))
     yield _case("peer late", N=3, T=2, D=1100, first=1, late=(2,))
+    yield _case("peer late in single ones", N=3, T=3, D=257, first=2, late=(0,))
     yield _case("peers late", N=4, T=2, D=1100, late=(3, 1), error=1)
     yield _case("error kept", N=2, T=1, D=64, error=2)
     yield _case("cancel", N=4, T=3, D=515, parts=alternating(1.0, noise=1e-7))
@@ -114,14 +117,14 @@ def _pairs(
     ahead: tuple[int, ...] = (),
     error: int = 0,
 ) -> Case:
-    held, words = logits or normal(), mailbox_words(N, T, 2)
+    held, letters = logits or normal(), mailbox_letters(N, T, 2)
     count = np.array([turn], np.uint32).view(np.int32)[0]
     return Case(
-        name, S=1, N=N, T=T, W=N * words, first=first, spins=8, share=share, logit=held,
+        name, S=1, N=N, T=T, W=N * letters, first=first, spins=8, share=share, logit=held,
         ids=values(lambda rng, shape: rng.integers(0, share, shape)),
         box=_box(turn, held, late, ahead, share),
-        offsets=values(lambda rng, shape: words * np.arange(shape[0])),
-        state=values(lambda rng, shape: np.array([[count, 0]])), error=error,
+        offsets=values(lambda rng, shape: letters * np.arange(shape[0])),
+        state=values(lambda rng, shape: np.full(shape, count)), error=error,
     )  # fmt: skip
 
 

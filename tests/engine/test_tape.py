@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsv4.engine.joins import Joins
 from dsv4.engine.tape import Tape
 from dsv4.runtime.hostdevice import HostDevice
 from dsv4.spec import F32, Exact, Geometry, In, Kernel, Out, Work, kernel
@@ -82,3 +83,14 @@ def test_nothing_is_passed_on_where_something_else_stands_between(tape: Tape) ->
     tape.call("a look at values", lambda: None)
     tape.launch(TAKES, w, x, out=z)
     assert not last_is_dependent(tape)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_joins_begin_early_where_the_others_do(dependent: bool) -> None:
+    device = Recording()
+    tape, part = Tape(device, keep=True, dependent=dependent), np.zeros((2, 8), np.float32)
+    joins = Joins((device, device))
+    joins.add(tape, 0, part, part.copy())
+    logit, ids = np.zeros(2, np.float32), np.zeros(2, np.int32)
+    joins.best(tape, 0, logit, ids, 4, ids.copy())
+    assert device.dependent == [dependent] * 2

@@ -166,9 +166,9 @@ def test_ranks_have_a_graph_each_where_joins_can_wait() -> None:
     sent: list[str] = []
     for n, tape in enumerate(tapes):
         rank = n // 2
-        x, box = devices[rank].zeros((1, 1, 8), F32), devices[rank].zeros((64,), I32)
+        x, box = devices[rank].zeros((1, 1, 8), F32), devices[rank].zeros((32,), I64)
         prepared = join_add.prepare(
-            x, box, devices[rank].zeros((2,), I64), devices[rank].zeros((1, 2), I32),
+            x, box, devices[rank].zeros((2,), I64), devices[rank].zeros((1, 1), I32),
             devices[rank].zeros((1,), I32), y=x.copy(), first=rank, spins=1, device=devices[rank],
         )  # fmt: skip
         for part in ("a", "join", "b"):
