@@ -130,10 +130,11 @@ struct Rows {
     }
 };
 
-// Which slab a tile's rows are of: where there are two, the first half of the tiles has the first.
-template <int Slabs>
-__device__ constexpr int slab_of(int tile) {
-    return Slabs == 2 && tile >= TILES / 2 ? 1 : 0;
+// The slab that the rows of tile 0 or 1 of a pair are of: where there are two, the first half of the tiles
+// has the first. (An index would put slabs into memory.)
+template <int Slabs, class Matrix>
+__device__ __forceinline__ const Matrix& slab_of(const Matrix (&slab)[Slabs], int pair, int tile) {
+    return Slabs == 2 && (PAIRS == 1 ? tile : pair) ? slab[Slabs - 1] : slab[0];
 }
 
 // The slots of a warp's set that have an expert, one after the other, and of each the warp's part.
@@ -158,7 +159,7 @@ struct Walk {
 #pragma unroll
         for (int j = 0; j < LOADS; ++j) {
             const int pair = j / 2 % PAIRS, chunk = j / 2 / PAIRS;
-            stream.from[j] = slab[slab_of<Slabs>(2 * pair + j % 2)].codes +
+            stream.from[j] = slab_of(slab, pair, j % 2).codes +
                              (u64)(rows.of_tile[2 * pair + j % 2] + threadIdx.x % 4) * 16 +
                              chunk * (PARTS * CHUNK / 2);
         }

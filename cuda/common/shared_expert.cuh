@@ -31,16 +31,11 @@ struct Dense {
 
 // The scales of a warp's pieces, run by run. They are cold: a warp that asked for each when it comes to
 // its piece would wait for memory once a piece, whatever waits in the ring.
-// One tile of a pair may be of another slab than the other, and then it has factors of its own.
+// Where there is one pair, its tiles may be of two slabs, and have factors of their own then.
+constexpr int HALVES = PAIRS == 1 ? 2 : 1;
 template <int Slabs>
-constexpr int HALVES = Slabs == 2 && PAIRS == 1 ? 2 : 1;
-template <int Slabs>
-using Factors = float[WARPS][WARP_PARTS * PAIRS][PART_GROUPS][HALVES<Slabs>];
-template <int Slabs>
-__device__ __forceinline__ Factors<Slabs>& dense_factors() {
-    __shared__ Factors<Slabs> factors;
-    return factors;
-}
+constexpr int FACTORS = HALVES < Slabs ? HALVES : Slabs;
+__shared__ float dense_factors[WARPS][WARP_PARTS * PAIRS][PART_GROUPS][HALVES];
 
 // Every part's sums of the block's rows, for every token.
 __shared__ float dense_partial[DENSE_PARTS][ROWS][TOKENS];
@@ -87,9 +82,8 @@ struct DenseWalk {
             for (int j = 0; j < LOADS; ++j) {
                 const u32 row = PAIRS == 2 && run.pair() ? rows.of_tile[TILES - 2 + j % 2]
                                                          : rows.of_tile[j % 2];
-                const int own = slab_of<Slabs>(2 * run.pair() + j % 2);
-                stream.from[j] = slab[own].codes + (u64)row * LANE_CODES + j / 2 * DENSE_CHUNK +
-                                 threadIdx.x % 4 * 16;
+                stream.from[j] = slab_of(slab, run.pair(), j % 2).codes + (u64)row * LANE_CODES +
+                                 j / 2 * DENSE_CHUNK + threadIdx.x % 4 * 16;
             }
             stream.at = run.part() * (CHUNK / 16);
             stream.step = DENSE_PARTS * (CHUNK / 16);
@@ -145,10 +139,10 @@ __device__ __forceinline__ void copy_dense_factors(const Dense (&slab)[Slabs], i
         const DenseRun run = {i / PART_GROUPS};
         if (i >= DENSE_PIECES || !run.inside() || group >= run.groups()) continue;
 #pragma unroll
-        for (int half = 0; half < HALVES<Slabs>; ++half)
-            cp_async<4>(&dense_factors<Slabs>()[threadIdx.x / 32][run.number][group][half],
-                        slab[slab_of<Slabs>(2 * run.pair() + half)].scales +
-                            (i64)(row / CHUNK) * K_CHUNKS + run.part() + group * DENSE_PARTS);
+        for (int half = 0; half < FACTORS<Slabs>; ++half)
+            cp_async<4>(&dense_factors[threadIdx.x / 32][run.number][group][half],
+                        slab_of(slab, run.pair(), half).scales + (i64)(row / CHUNK) * K_CHUNKS +
+                            run.part() + group * DENSE_PARTS);
     }
 }
 
@@ -180,7 +174,7 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
     const bool own = TOKENS > 1 || token == 0;
     const int step = own ? DENSE_PARTS * CHUNK : 0;
     const bf16 *at = nullptr, *const first_x = x + (i64)token * K + lane % 4 * 16;
-    const float (*factors)[HALVES<Slabs>] = nullptr;
+    const float* factors = nullptr;  // those of the next piece
     float total[4] = {};
     DenseRun run = DenseRun::first();
     int left = 0;
@@ -197,16 +191,19 @@ __device__ __forceinline__ void finish_dense(DenseWalk<Slabs, Routed>& walk, Str
                 if (left == 0) {
                     left = run.groups();
                     at = own ? first_x + run.part() * CHUNK : (const bf16*)no_x();
-                    factors = dense_factors<Slabs>()[threadIdx.x / 32][run.number];
+                    factors = dense_factors[threadIdx.x / 32][run.number][0];
                 }
-                const float (&factor)[HALVES<Slabs>] = *factors++;
+                float factor[FACTORS<Slabs>];
+#pragma unroll
+                for (int half = 0; half < FACTORS<Slabs>; ++half) factor[half] = factors[half];
+                factors += HALVES;
                 float sum[4] = {};
                 multiply_dense(piece.load, at, has_x, sum);
                 at += step;
                 --left;
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    total[e] = fmaf(sum[e], factor[e / 2 % HALVES<Slabs>], total[e]);
+                    total[e] = fmaf(sum[e], factor[e / 2 % FACTORS<Slabs>], total[e]);
                     // Products hold rows lane / 4 and lane / 4 + 8 of two tiles, for two tokens.
                     const int n = 16 * run.pair() + 8 * (e / 2) + lane / 4;
                     const int m = 2 * (lane % 4) + e % 2;
