@@ -17,29 +17,38 @@ _DRAWN_BYTES: Final = 100_000
 
 
 def cards(documents: Sequence[Document]) -> str:
-    """A row for each document: the card, its roofs, its clocks."""
-    rows = []
+    """A row for each part and card: what the runs measured of its roofs, and its clocks."""
+    runs: dict[tuple[str, str], list[Document]] = {}
     for d in documents:
-        roofs = d["roofs"]
+        runs.setdefault((d["part"], card(d["env"])), []).append(d)
+    rows = []
+    for names, alike in runs.items():
+        roofs = [d["roofs"] for d in alike]
         clocks = [
             r["clock"][k]
+            for d in alike
             for r in d["results"]
             for k in ("before_mhz", "after_mhz")
             if (r.get("clock") or {}).get(k)
         ]
-        told = f"{min(clocks):g} to {max(clocks):g} MHz" if clocks else "-"
         rows.append(
             (
-                d["part"],
-                card(d["env"]),
-                f"{roofs['read_bytes_per_s'] / 1e12:.2f} TB/s",
-                f"{roofs['copy_bytes_per_s'] / 1e12:.2f} TB/s",
-                f"{1e6 * roofs['launch_s']:.2f} us",
-                told,
+                *names,
+                str(len(alike)),
+                _between([f"{r['read_bytes_per_s'] / 1e12:.2f}" for r in roofs], "TB/s"),
+                _between([f"{r['copy_bytes_per_s'] / 1e12:.2f}" for r in roofs], "TB/s"),
+                _between([f"{1e6 * r['launch_s']:.2f}" for r in roofs], "us"),
+                f"{min(clocks):g} to {max(clocks):g} MHz" if clocks else "-",
             )
         )
-    header = ("run", "card", "read roof", "copy roof", "shortest launch", "SM clock")
+    header = ("run", "card", "runs", "read roof", "copy roof", "shortest launch", "SM clock")
     return markdown(header, rows)
+
+
+def _between(values: Sequence[str], unit: str) -> str:
+    """The least and the most of figures of the same form, or the one that they are."""
+    least, most = min(values, key=float), max(values, key=float)
+    return f"{least} {unit}" if least == most else f"{least} to {most} {unit}"
 
 
 def told(found: Sequence[tuple[Document, Result]], roof: float) -> list[Reached]:

@@ -230,6 +230,15 @@ def run_of(graph_s: float, *, cards: int = 2, model: str = several_cards.MODEL, 
             "steps": [step], "streams": streams}  # fmt: skip
 
 
+def test_runs_of_one_part_and_card_are_a_row_with_what_they_measured() -> None:
+    one, two = document(result("a", "b", 1e-5, 10)), document(result("c", "d", 1e-5, 10))
+    two["roofs"] = {**two["roofs"], "read_bytes_per_s": 4.58e12}
+    (row,) = rows(speed.page([one, two])[0], "kernels")
+    assert row[2:5] == ["2", "4.00 to 4.58 TB/s", "3.80 TB/s"]
+    other = {**two, "env": {**ENV, "git": {"commit": "0a1b2c3d4"}}}
+    assert [row[2] for row in rows(speed.page([one, other])[0], "kernels")] == ["1", "1"]
+
+
 def test_several_cards_are_told_beside_their_targets() -> None:
     turns = [{"streams": 2, "alone_s": 1 / 215, "step_s": 1 / 204, "rows_per_s": 408.0}]
     split = run_of(1 / 224, boundary_bytes=65536, boundary_s=3e-5, streams=turns)
