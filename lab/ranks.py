@@ -131,10 +131,12 @@ def _fed(run: Rows, w: LayerWeights) -> _Sum:
     hidden = (codes * scales.repeat(128, axis=1)).reshape(run.rows, active, width)
     shared = decode(_left(run, "shared hidden bf16", width, BF16), "bf16")
     magnitude = np.abs(shared) @ np.abs(_dense(run, w.shared.w2)).T
-    for t, chosen in enumerate(_left(run, "expert ids", active, I32)):
-        for slot, expert in enumerate(chosen):
-            matrix = _expert(run, w.experts.kind, w.experts.w2, int(expert))
-            magnitude[t] += np.abs(matrix) @ np.abs(hidden[t, slot])
+    ids = _left(run, "expert ids", active, I32)
+    # A matrix is large, and a prompt has more slots than there are experts: each is decoded once.
+    for expert in np.unique(ids):
+        matrix = np.abs(_expert(run, w.experts.kind, w.experts.w2, int(expert)))
+        tokens, slots = np.nonzero(ids == expert)
+        np.add.at(magnitude, tokens, np.abs(hidden[tokens, slots]) @ matrix.T)
     routed, dense = _depth(_DOWN[w.experts.kind], A=active), _depth(linear_fp8)
     return _Sum(magnitude, lambda k: max(routed(k), dense(k) + 1), width)
 
