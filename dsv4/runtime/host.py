@@ -1,10 +1,11 @@
 """Builds `.cu` files for the CPU and launches their kernels over NumPy arrays."""
 
 import ctypes
+import functools
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -56,10 +57,15 @@ def build(
     if known is not None:
         if are_steady() or all(_modified_ns(path) == then for path, then in known[0]):
             return known[1]
-    library = build_library(source, defines=defines, mode=mode, cp_async=cp_async)
+    made = functools.partial(
+        build_library, source, defines=dict(defines), mode=mode, cp_async=cp_async
+    )
+    library = made()
     with _modules_lock:
         if library not in _modules:
-            _modules[library] = HostModule(source.resolve(), library, mode)
+            _modules[library] = HostModule(
+                source.resolve(), library, mode, functools.partial(made, lines=True)
+            )
         module = _modules[library]
     stamps = tuple((path, _modified_ns(path)) for path in ingredients(source))
     # Files changed a moment ago could change again within one tick of the clock.
@@ -78,11 +84,12 @@ def _modified_ns(path: Path) -> int:
 class HostModule:
     """One compiled `.cu`: its kernels by name."""
 
-    def __init__(self, source: Path, library: Path, mode: Mode) -> None:
-        """Load the library."""
+    def __init__(self, source: Path, library: Path, mode: Mode, lined: Callable[[], Path]) -> None:
+        """Load the library. lined: makes the same with its lines, once a fault asks for one."""
         self._source = source
         self._mode = mode
-        self._copies = [Library(library)]
+        self._lined = lined
+        self._copies = [Library(library, lined)]
         self._lock = threading.Lock()
         self._kernels = self._copies[0].kernels()
         self.symbols = tuple(self._kernels)
@@ -210,7 +217,8 @@ class HostModule:
     ) -> Fault | None:
         """The fault of the first worker that met one; each takes blocks until none is left."""
         while len(self._copies) < worker_count:
-            self._copies.append(Library(copy_of(self._copies[0].path, len(self._copies))))
+            copy = copy_of(self._copies[0].path, len(self._copies))
+            self._copies.append(Library(copy, self._lined))
         faults = [Fault() for _ in range(worker_count)]
 
         def work(worker: int) -> None:

@@ -20,8 +20,7 @@ from dsv4.runtime.sources import cuda_root, digest, include_closure
 Mode = Literal["run", "shuffle", "check"]
 CpAsync = Literal["eager", "deferred"]
 
-# The numerics of the device: no contraction, no fast-math, and aliasing as kernels assume it. The
-# line table costs nothing at run time and names the line of a processor fault.
+# The numerics of the device: no contraction, no fast-math, and aliasing as kernels assume it.
 _COMMON_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -32,10 +31,10 @@ _COMMON_FLAGS = (
     "-fno-exceptions",
     "-fno-rtti",
     "-fvisibility=hidden",
-    "-g1",
-    "-gdwarf-4",
     "-w",
 )
+# They change no instruction, and take a quarter of a build's time.
+_LINE_FLAGS = ("-g1", "-gdwarf-4")
 # Every helper stays a call with a frame, so that a fault can be traced out to the kernel's line.
 _CHECK_FLAGS = (
     "-O1",
@@ -61,10 +60,16 @@ _CHECKER_FILES = ("checker.cpp", "order.cpp", "shadow.cpp", "sites.cpp", "receiv
 
 
 def build_library(
-    source: Path, *, defines: Mapping[str, int | float | str], mode: Mode, cp_async: CpAsync
+    source: Path,
+    *,
+    defines: Mapping[str, int | float | str],
+    mode: Mode,
+    cp_async: CpAsync,
+    lines: bool = False,
 ) -> Path:
     """The path of the shared library, compiled now or earlier.
 
+    lines: with the table that says which line an instruction is of; check mode has it always.
     Errors: CompileError when there is no compiler or the source is rejected.
     """
     compiler = find_compiler()
@@ -72,6 +77,8 @@ def build_library(
     flags = (*_COMMON_FLAGS, *_mode_flags(compiler, mode))
     if cp_async == "deferred":
         flags = (*flags, "-DDSV4_CP_ASYNC_DEFERRED=1")
+    if lines or mode == "check":
+        flags = (*flags, *_LINE_FLAGS)
     constants = define_lines(defines)
     key = digest(
         ingredients(source),
@@ -125,7 +132,8 @@ def _mode_flags(compiler: Compiler, mode: Mode) -> tuple[str, ...]:
     if mode == "check":
         return (*native, *_CHECK_FLAGS, *_CHECK_FLAGS_OF_FAMILY[compiler.family], "-DDSV4_CHECK=1")
     if mode == "shuffle":
-        return (*native, "-O2")
+        # It looks for what depends on order, and its builds are half of a test's first run.
+        return (*native, "-O1")
     return (*native, "-O2", "-DDSV4_HOST_FAST=1")
 
 
@@ -173,7 +181,7 @@ def _compile(
 def _runtime_objects(compiler: Compiler, mode: Mode) -> list[Path]:
     """The objects of scheduler and checker, which are the same for every kernel of a mode."""
     checking = mode == "check"
-    flags = [*_COMMON_FLAGS, "-O2", "-fno-omit-frame-pointer"]
+    flags = [*_COMMON_FLAGS, *_LINE_FLAGS, "-O2", "-fno-omit-frame-pointer"]
     if checking:
         flags.append("-DDSV4_CHECK=1")
     command = (*compiler.compile, *flags)

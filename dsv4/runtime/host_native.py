@@ -4,6 +4,7 @@ The layouts mirror cuda/host/block.h.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,9 +91,13 @@ class Place:
 class Library:
     """One loaded copy of a compiled library."""
 
-    def __init__(self, path: Path) -> None:
-        """Load it; the system gives every distinct file its own statics."""
+    def __init__(self, path: Path, lined: Callable[[], Path]) -> None:
+        """Load it; the system gives every distinct file its own statics.
+
+        lined: the path of a library with the same instructions and a table of their lines.
+        """
         self.path = path
+        self._lined = lined
         try:
             self.native = ctypes.CDLL(str(path))
         except OSError as error:
@@ -125,7 +130,7 @@ class Library:
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, tuple[str, ...]]:
-        table = read_line_table(self.path)
+        table = read_line_table(self._lined())
         row = np.dtype([("offset", "<u8"), ("file", "<u4"), ("line", "<u4")])
         return np.array(list(table.rows), dtype=row), table.files
 

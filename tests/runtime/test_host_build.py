@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsv4.errors import CompileError, LaunchError, SpecError
+from dsv4.errors import CompileError, KernelFault, LaunchError, SpecError
 from dsv4.runtime import host_build, host_compiler, sources
+from dsv4.runtime.elf import sections
 from dsv4.runtime.host import HostModule, build
 from dsv4.runtime.sources import cuda_root, digest, include_closure, steady_sources
 
@@ -203,6 +204,29 @@ def test_a_cached_library_is_not_compiled_again(
         scale_source, defines={"THREADS": 64, "FACTOR": 1.5}, mode="run", cp_async="eager"
     )
     assert again == library and library.stat().st_mtime_ns == before
+
+
+QUOTIENT = """extern "C" __global__ void quotient(int* y, int by) {
+    const int above = y[1] + 1;
+    y[0] = above / by;
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ["run", "shuffle"])
+def test_a_processor_fault_has_its_line_from_a_build_with_the_same_instructions(
+    mode: host_build.Mode, tmp_path: Path, private_cache: Path
+) -> None:
+    source = tmp_path / "quotient.cu"
+    source.write_text(QUOTIENT)
+    module, y = build(source, defines={}, mode=mode), np.ones(2, np.int32)
+    launch = dict(grid=(1, 1, 1), block=(1, 1, 1))
+    module.launch("quotient", **launch, args=[y, np.int32(2)])
+    assert y.tolist() == [1, 1] and len(list(private_cache.glob("quotient-*.so"))) == 1
+    with pytest.raises(KernelFault, match=r"quotient\.cu:3\b"):
+        module.launch("quotient", **launch, args=[y, np.int32(0)])
+    quick, lined = sorted(private_cache.glob("quotient-*.so"), key=lambda p: p.stat().st_mtime_ns)
+    assert sections(quick.read_bytes())[".text"] == sections(lined.read_bytes())[".text"]
 
 
 def test_two_processes_may_build_the_same_source(scale_source: Path, private_cache: Path) -> None:
