@@ -86,7 +86,8 @@ def test_all_ranks_end_a_step_with_the_same_bytes(layout: str, fused: str) -> No
 
 
 @pytest.mark.parametrize("fused", FUSED)
-@pytest.mark.parametrize("count", range(1, 9))
+# Of rows a join sees only how large a part is, so these stand for the counts between.
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_rows_of_one_step_give_the_bytes_of_single_steps(count: int, fused: str) -> None:
     engine, ids = ranked(fused=fused), ids_of(count, seed=count)
     single, together = after_prompt(engine), after_prompt(engine, rows=8)
